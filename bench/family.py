@@ -5,6 +5,9 @@
 A window lasts from one report of pgbench to another, and counts transactions and the CPU time of all processes
 of the server. The order of the two windows of a pair is random. Prints the median ratio of the pairs with its 95% bootstrap interval.
 
+With `--large N`, measures time and memory instead: N busy connections are optimized, undone and redone.
+
+    bench/family.py --large 200 [--whet PATH]
     bench/family.py [--pairs N] [--seconds N] [--clients N] [--whet PATH] [--json FILE] [-- PGBENCH OPTION...]
 """
 
@@ -12,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -88,17 +92,51 @@ def interval(ratios: list[float], chance: random.Random) -> tuple[float, float]:
     return medians[100], medians[-101]
 
 
+def peak(command: list[str]) -> tuple[float, int, dict]:
+    """Runs a command of whet. Returns its seconds, its largest resident set in bytes and its answer."""
+    begun = time.monotonic()
+    with subprocess.Popen([*command, "--format", "json"], stdout=subprocess.PIPE, text=True) as process:
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise WhetError(f"{command} ended with {process.returncode}")
+    return time.monotonic() - begun, usage.ru_maxrss * 1024, json.loads(text)
+
+
+def large(whet: Whet, connections: int) -> None:
+    """Measures time and memory of commands on a family with many members."""
+    with Server() as server:
+        load = server.load("-S", "-c", str(connections), "-j", "2", "-T", "3600")
+        while len(whet.run("status", "--family", server.pid)["members"]) < connections:
+            time.sleep(0.5)
+        for command in ("optimize", "undo", "redo", "undo"):
+            seconds, bytes_, answer = peak([whet.path, command, "--family", str(server.pid)])
+            members = answer.get("members", answer)
+            print(
+                f"{command}: {seconds:.1f} s, {bytes_ / 1e6:.0f} MB at most; {members['found']} members, at most "
+                f"{members['stop_ms']['max']} ms stopped; members alone {members['seconds']} s"
+            )
+        if not load.is_running() or load.trouble():
+            raise PostgresError(f"pgbench failed: {load.trouble()}")
+        load.end()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=12)
     parser.add_argument("--seconds", type=int, default=4, help="seconds of a window")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--whet", help="the binary; default: $WHET, else the release build")
+    parser.add_argument("--large", type=int, metavar="N", help="measure time and memory with so many connections")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("pgbench", nargs="*", default=["-S"], help="options of pgbench; default: -S")
     args = parser.parse_args()
     whet, chance, pairs = Whet(args.whet), random.Random(1), []
     try:
+        if args.large:
+            large(whet, args.large)
+            return 0
         with Server() as server:
             how = ["-c", str(args.clients), "-j", "1", "-T", "3600", "-P", "1", "--progress-timestamp"]
             load = server.load(*how, *args.pgbench)

@@ -37,7 +37,7 @@ from servers import NAMES, FetchError  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 PASSES = [
-    "blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs", "calls", "words",
+    "blocks", "split", "functions", "loops", "inlining", "side-exits", "guards", "stubs", "calls", "tables",
     "libraries", "huge-pages",
 ]  # fmt: skip
 CONTROL = "A/A"

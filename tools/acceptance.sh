@@ -20,6 +20,7 @@ pids=($!)
 run tools/test_deb.sh &
 pids+=($!)
 run python3 tools/test_measure.py
+run tools/test_metrics.sh
 for pid in "${pids[@]}"; do
     wait "$pid" || failed=$((failed + 1))
 done

@@ -26,6 +26,7 @@ install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet.service packa
 mkdir "$root/usr/lib/systemd/system/paths.target.wants"
 ln -s ../whet-off.path "$root/usr/lib/systemd/system/paths.target.wants/whet-off.path"
 install -D -m 644 packaging/whet.toml "$root/etc/whet.toml"
+install -D -m 644 -t "$root/usr/share/whet/monitoring" packaging/monitoring/*
 
 "$binary" generate "$root/generated" >/dev/null
 install -D -m 644 -t "$man/man1" "$root"/generated/*.1
@@ -36,6 +37,7 @@ install -D -m 644 -t "$root/usr/share/fish/vendor_completions.d" "$root/generate
 rm -r "$root/generated"
 
 install -D -m 644 -t "$doc" README.md RUNBOOK.md SECURITY.md
+install -D -m 644 -t "$doc/docs" docs/*.md
 install -D -m 644 CHANGELOG.md "$doc/changelog"
 cat >"$doc/changelog.Debian" <<CHANGES
 whet ($version) unstable; urgency=medium

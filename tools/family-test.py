@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""PostgreSQL as a family: a private server is optimized under pgbench with `--family`, undone and redone many
-times, and verified. No transaction may fail, and the server's log must not show an error.
+"""PostgreSQL and nginx as families: a private server is optimized under load with `--family`, undone and redone
+many times, and verified. No transaction and no request may fail, and the server's log must not show an error.
 
-Each load gets a server of its own: select-only, TPC-B, and select-only with a new connection for each
-transaction. At last a postmaster is killed while its family is profiled: the command ends in order.
+Each load of PostgreSQL gets a server of its own: select-only, TPC-B, and select-only with a new connection for
+each transaction. nginx has four workers, which a reload replaces; `--load` chooses other web servers as well. At
+last a postmaster is killed while its family is profiled: the command ends in order.
 
 The last line is "N passed, N failed".
 """
@@ -15,6 +16,7 @@ import sys
 import time
 
 from postgres import PostgresError, Server
+from webservers import KINDS, Clients, Web, WebError
 from whet_cli import Whet, WhetError
 
 LOADS = {"select": ["-S"], "tpcb": [], "reconnect": ["-S", "-C"]}
@@ -57,9 +59,38 @@ def toggled(whet: Whet, checks: Checks, name: str, words: list[str], toggles: in
         quick = server.load("-c", "4", "-j", "1", "-T", "2", *words).wait()
         checks.check(quick.failed == 0 and quick.transactions > 0, f"{name}: no transaction failed", quick)
         bad = re.findall(r".*(?:ERROR|FATAL|PANIC|terminated by signal).*", server.log().read_text())
-        # The end of pgbench above may cut a connection, and the test asks early whether the server answers.
+        # The end of pgbench above may cut a connection, and the test checks early whether the server answers.
         bad = [line for line in bad if "connection" not in line and "is starting up" not in line]
         checks.check(not bad, f"{name}: nothing in the server's log", bad[:3])
+
+
+def web(whet: Whet, checks: Checks, name: str, toggles: int) -> None:
+    """Optimizes a web server under requests, undoes and redoes it, and replaces its workers."""
+    with Web(name) as server:
+        clients = Clients(server)
+        time.sleep(1)
+        workers = len(server.workers())
+        for _ in range(toggles):
+            members = whet.run("optimize", "--family", server.pid, "--seconds", 2)["members"]
+            fits = members["left_alone"] == [] and members["in_force"] + members["installed"] >= workers
+            checks.check(fits, f"{name}: all workers have the clones", members)
+            for command, state in [("undo", "undone"), ("redo", "optimized")]:
+                whet.run(command, "--family", server.pid)
+                if server.kind.keeps:
+                    server.reload()
+                states = whet.run("status", "--family", server.pid)["states"]
+                checks.check(states == {state: workers}, f"{name}: {command}, then all workers are {state}", states)
+                verified = whet.run("verify", "--family", server.pid)
+                checks.check(verified["identical"], f"{name}: {command}, verified", verified)
+            if not server.kind.keeps:
+                server.reload()
+                states = whet.run("status", "--family", server.pid)["states"]
+                checks.check(states == {"untouched": workers}, f"{name}: executed anew, a new family", states)
+        whet.try_run("undo", "--family", server.pid)
+        clients.end()
+        what = f"{name}: none of {clients.done} requests failed"
+        checks.check(clients.done > 0 and not clients.failures, what, clients.failures[:3])
+        checks.check(not server.trouble(), f"{name}: nothing in the server's log", server.trouble()[:3])
 
 
 def killed(whet: Whet, checks: Checks) -> None:
@@ -77,14 +108,18 @@ def killed(whet: Whet, checks: Checks) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--toggles", type=int, default=3, help="how often each family is undone and redone")
-    parser.add_argument("--load", choices=LOADS, action="append", help="only this load")
+    parser.add_argument("--load", choices=[*LOADS, *KINDS], action="append", help="only this load")
     args = parser.parse_args()
     whet, checks = Whet(), Checks()
     try:
-        for name in args.load or LOADS:
-            toggled(whet, checks, name, LOADS[name], args.toggles)
-        killed(whet, checks)
-    except (PostgresError, WhetError) as e:
+        for name in args.load or [*LOADS, "nginx"]:
+            if name in KINDS:
+                web(whet, checks, name, args.toggles)
+            else:
+                toggled(whet, checks, name, LOADS[name], args.toggles)
+        if not args.load:
+            killed(whet, checks)
+    except (PostgresError, WebError, WhetError) as e:
         checks.check(False, "the test", e)
     print(f"{checks.passed} passed, {checks.failed} failed")
     return 1 if checks.failed else 0

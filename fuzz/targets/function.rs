@@ -1,4 +1,4 @@
-//! A function's code with the jump tables behind it: its graph, which must hold what `code::verify` asks for.
+//! A function's code with the jump tables behind it: its graph, which must satisfy `code::verify`.
 #![no_main]
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::{CalleeKind, Input, Part, analyse, verify};

@@ -227,7 +227,7 @@ pub struct TableLoad {
 pub struct Cfg {
     /// The address at which the function is entered.
     pub entry: Avma,
-    /// Its fragments in the original: the main one first, then `.cold` parts.
+    /// Its parts in the original: the main part first, then `.cold` parts.
     pub parts: Vec<AvmaRange>,
     /// Instructions, grouped by block.
     pub insts: Vec<Inst>,

@@ -7,8 +7,8 @@
 //!
 //! A fragment F is a cold part of P if
 //! - nothing calls into it, and it is no PLT;
-//! - all jumps into it (to its start or its middle) come from P, directly or through another cold part of P,
-//!   and so do all landing pads in it that another fragment's exception table lists;
+//! - all jumps into it (to its start or its middle) come from P or from another cold part of P. The same
+//!   holds for all its landing pads that another fragment's exception table lists;
 //! - it cannot be entered in another way: the frame at its start is not that of a function just called, or F
 //!   has no name and nothing holds its address. A symbol `P.cold` is equally good evidence;
 //! - P and F have the same personality routine, so one exception table can serve both.
@@ -56,7 +56,7 @@ impl fmt::Debug for MergeInput<'_> {
 pub struct Extent {
     /// The address at which it is entered.
     pub entry: Avma,
-    /// Its fragments: the one with the entry first, then cold parts by address.
+    /// Its parts: the part with the entry first, then cold parts by address.
     pub parts: Vec<AvmaRange>,
     /// The FDE of each part, by index in the input.
     pub fdes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Finds the registers and flags that may still be read: backward dataflow over a graph.
+//! Liveness: finds the registers and flags that may still be read, by backward dataflow over a graph.
 //!
 //! Covers general registers and status flags only; vector registers are not needed.
 
@@ -69,11 +69,11 @@ pub enum Question {
     Value,
     /// The destination of a `switch`, and the values computed on the way to it. The source has no name for
     /// such a value. So no callee, caller or other function can expect it in a register: only instructions of
-    /// this graph can read it. (If every dead register had to match the original's, a clone could have no
-    /// table.)
+    /// this graph can read it. A clone that reads a table of its own has another destination in such a
+    /// register. This is allowed because no other code can read it.
     SwitchTarget,
-    /// A value that may be a label's address in the source (`&&label` of GNU C): it may be passed and
-    /// returned, in the registers for that.
+    /// A value that may be a label's address in the source (`&&label` of GNU C). It may be passed as an
+    /// argument and returned as a result.
     LabelValue,
 }
 
@@ -275,7 +275,7 @@ pub(crate) fn effect_of(i: &Instruction, factory: &mut InstructionInfoFactory) -
         }
     }
     if i.mnemonic() == Mnemonic::Or && is_all_ones(i) {
-        // `or` with -1 is a short way to load -1.
+        // `or` with -1 is a compact load of -1.
         if let Some(n) = gpr(i.op0_register()) {
             e.reads = e.reads.without(Live::whole(1 << n, 0));
         }
@@ -314,7 +314,8 @@ fn access(a: OpAccess) -> (bool, bool) {
         OpAccess::None | OpAccess::NoMemAccess => (false, false),
         OpAccess::Read | OpAccess::CondRead => (true, false),
         OpAccess::Write => (false, true),
-        // If it is not overwritten, the old value stays. So the old value is live where the new one is.
+        // If the operand is not overwritten, the old value stays. So the old value is live where the new
+        // value is.
         OpAccess::CondWrite => (false, false),
         OpAccess::ReadWrite => (true, true),
         OpAccess::ReadCondWrite => (true, false),

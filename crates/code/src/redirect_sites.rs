@@ -155,7 +155,7 @@ pub fn redirect_sites(
     Search::of(cfg, is_cloned, is_free).found()
 }
 
-/// Works like [`redirect_sites`], but keeps only sites for which counters can tell how control reached them.
+/// Works like [`redirect_sites`], but keeps only sites for which counters determine how control reached them.
 /// At most one path leads from the entry to any block on the way to a site.
 #[must_use]
 pub fn countable_sites(cfg: &Cfg, is_free: &dyn Fn(AvmaRange) -> bool) -> RedirectSites {
@@ -227,8 +227,8 @@ impl<'a> Search<'a> {
         self.find_passed(&seen);
     }
 
-    /// Finds the points from which control continues to a site: the blocks without a site from which a site
-    /// can be reached, and their edges on the way.
+    /// Finds the points from which control continues to a site. These are the blocks without a site from
+    /// which a site can be reached, and their edges on the way.
     fn find_passed(&mut self, seen: &[BlockId]) {
         let mut goes_on: FxHashSet<BlockId> = self.displaced.iter().map(|l| l.0).collect();
         let edges: Vec<(BlockId, u32, Dest)> = seen

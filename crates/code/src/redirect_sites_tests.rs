@@ -119,7 +119,7 @@ fn points_passed_before_a_site_are_not_countable() {
     assert_eq!(spot(Point::Block(BlockId(2))), Some(0));
 }
 
-/// Two short paths lead to b2, which has a site: counters could not tell by which one control came.
+/// Two short paths lead to b2, which has a site: counters could not determine by which path control came.
 #[test]
 fn a_block_with_two_paths_has_no_countable_site() {
     let cfg = cfg("block b0 0x1000\n 85 c0\n 74 02\n cond e b2 else b1\n\

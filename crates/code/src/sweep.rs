@@ -128,8 +128,8 @@ impl Branches {
         self.calls.get(lo..hi).unwrap_or_default()
     }
 
-    /// Returns the code addresses in `range` that an instruction computes (a RIP-relative `lea`, or the
-    /// address as an immediate in code that is not position independent), as (from, to), rising by address.
+    /// Returns the code addresses in `range` that an instruction computes, as (from, to), rising by address.
+    /// It computes them by a RIP-relative `lea`, or as an immediate in code that is not position independent.
     pub fn taken_in(&self, range: AvmaRange) -> impl ExactSizeIterator<Item = (Avma, Avma)> + '_ {
         into(&self.taken, range)
     }

@@ -1,9 +1,12 @@
 //! Answers the calls of the daemon's callers.
 
-use crate::machine::Event;
+use crate::exposition::{Family, open_metrics};
+use crate::machine::{Event, State};
+use crate::metrics;
 use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView, Wish};
 use crate::server::{accepted, refusal};
 use crate::supervisor::{Daemon, Entry};
+use crate::target_metrics::{self, Figures};
 use jiff::Timestamp;
 use serde_json::json;
 use std::time::Duration;
@@ -18,7 +21,7 @@ impl Daemon {
                 Ok(value) => accepted(value),
                 Err(e) => refusal("whet.Fault", &e.to_string()),
             },
-            "whet.Metrics" => accepted(json!({ "text": self.metrics() })),
+            "whet.Metrics" => accepted(json!({ "text": open_metrics(&self.metrics()) })),
             "whet.StandBack" | "whet.Reload" | "whet.Stop" if !may_command => {
                 refusal("whet.NotPermitted", "only root and the daemon's own user may command it")
             }
@@ -49,6 +52,10 @@ impl Daemon {
     }
 
     fn stand_back(&mut self, StandBack { pid, wish }: StandBack) {
+        // A member stands for its family.
+        let head =
+            |pid: i32| self.targets.iter().find(|(_, e)| e.members.contains(pid)).map_or(pid, |e| *e.0);
+        let pid = pid.map(head);
         if wish == Wish::Undo {
             self.let_go(pid);
         }
@@ -65,6 +72,7 @@ impl Daemon {
         let view = |e: &Entry| TargetView {
             pid: e.id.pid,
             exe: e.exe.clone(),
+            members: e.members.len(),
             state: e.life.state,
             reason: e.life.reason.clone(),
             since: ago(now.saturating_sub(e.life.since)),
@@ -83,9 +91,24 @@ impl Daemon {
         }
     }
 
-    /// Returns all metrics as text.
-    pub(crate) fn metrics(&self) -> String {
-        self.counted.text(self.targets.values().map(|e| e.life.state), self.off)
+    /// Returns all metrics.
+    pub(crate) fn metrics(&self) -> Vec<Family> {
+        let mut states = [0u64; State::ALL.len()];
+        for state in self.targets.values().map(|e| e.life.state) {
+            if let Some(n) = State::ALL.iter().position(|s| *s == state).and_then(|i| states.get_mut(i)) {
+                *n += 1;
+            }
+        }
+        let mut families = self.counted.families();
+        families.extend(metrics::of_host(states, self.off, self.config_error.is_some()));
+        families.extend(target_metrics::families(self.targets.values().map(|e| Figures {
+            pid: e.id.pid,
+            exe: &e.exe,
+            life: &e.life,
+            held: e.held.as_ref(),
+            stops: e.stops,
+        })));
+        families
     }
 }
 

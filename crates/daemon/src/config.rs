@@ -53,7 +53,7 @@ pub struct Rule {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Take {
-    /// Percent of one CPU that the process must use in user mode, in two looks in a row.
+    /// Percent of one CPU that the process must use in user mode, in two scans in a row.
     pub cpu_percent: f64,
     /// The least age of the process.
     pub min_age: Span,
@@ -66,7 +66,7 @@ pub struct Take {
     pub max_targets: u32,
     /// The times of day at which no new work begins. Local time.
     pub quiet_hours: Vec<Hours>,
-    /// The interval between looks at the processes.
+    /// The interval between scans of the processes.
     pub every: Span,
 }
 
@@ -113,7 +113,8 @@ pub struct Harm {
     pub min_gain_percent: f64,
 }
 
-/// How carefully this host begins. What is optimized stays optimized, and undo works, whatever stands here.
+/// How carefully this host begins. Optimized targets stay optimized, and undo works, with any of these
+/// settings.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Rollout {

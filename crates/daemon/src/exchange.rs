@@ -1,9 +1,10 @@
-//! The daemon's side of the spool folder: exports what it has, takes what is signed and fits.
+//! The daemon's side of the spool folder: exports its profiles, and accepts signed aggregates that fit.
 //!
 //! The daemon has no network. `whet-fleet`, another user without rights, moves files between this folder and
-//! the fleet's store. So everything in `in` is foreign: a file is used only if it is a plain file of limited
-//! size, a key of the configuration has signed it for this build and class, and it parses as a profile with
-//! functions of the build. It is then copied, and the copy is used. The host's own profile goes before it.
+//! the fleet's store. So everything in `in` is foreign. A file is used on three conditions: it is a plain
+//! file of limited size; a key of the configuration has signed it for this build and class; it parses as a
+//! profile with functions of the build. It is then copied, and the copy is used. The host's own profile has
+//! priority.
 
 use crate::config::Fleet;
 use crate::machine::Job;

@@ -67,7 +67,7 @@ fn a_signed_profile_of_the_build_is_taken_and_withdrawn() {
     assert_eq!(f.put(&bytes), Some(Taken::Taken(digest)));
     let (path, used) = f.exchange.usable(BUILD).unwrap();
     assert_eq!((fs::read_to_string(&path).unwrap(), used), (text(BUILD), digest));
-    // A file that is refused says nothing against the one before. After a restart there is none.
+    // A refused file does not withdraw the file before. After a restart there is none.
     assert_eq!(f.put(b"nonsense"), Some(Taken::Taken(digest)));
     f.restart();
     assert!(matches!(f.run(), Some(Taken::Refused(_))));

@@ -52,6 +52,7 @@ impl Daemon {
             };
             taken += usize::from(takes);
             entry.life.begin(job, now);
+            entry.members.begin(job);
             if let Job::Optimize { .. } = job {
                 info!(pid, exe = entry.exe, state = entry.life.state.word(), "{}", entry.life.reason);
             }
@@ -71,11 +72,13 @@ impl Daemon {
     fn start(&mut self, id: Identity, job: Job) {
         self.note_aggregate(id, job);
         let profiling = &self.config.profile;
-        let build_id = self.targets.get(&id.pid).and_then(|e| e.build_id.as_ref());
+        let entry = self.targets.get(&id.pid);
+        let build_id = entry.and_then(|e| e.build_id.as_ref());
         let order = Order {
             pid: id.pid,
             start: id.start,
             job,
+            family: entry.is_some_and(|e| e.members.is_family()),
             daemon: i32::try_from(std::process::id()).unwrap_or(0),
             sampling: profiling.sampling.0,
             counting: profiling.counting.0,
@@ -89,13 +92,14 @@ impl Daemon {
         let limit = match job {
             Job::Optimize { .. } => BUILDING + order.sampling + order.counting * 4,
             Job::Judge => SHORT + order.judging,
-            Job::Check | Job::Undo | Job::Redo | Job::Mend => SHORT,
+            Job::Check | Job::Undo | Job::Redo | Job::Mend | Job::Align => SHORT,
         };
         match Worker::start(&self.program, order, limit) {
             Ok(worker) => self.workers.push(worker),
             Err(e) => {
                 let outcome = Outcome::Failed {
                     failure: Failure::Busy,
+                    code: "cannot_run".to_owned(),
                     message: format!("cannot start a worker: {e}"),
                 };
                 self.ended(id, job, outcome);
@@ -112,6 +116,11 @@ impl Daemon {
             let (id, job) = (worker.order.target(), worker.order.job);
             for warning in said.warnings {
                 warn!(pid = id.pid, "{warning}");
+            }
+            self.counted.stops = self.counted.stops.saturating_add(said.stops.count);
+            if let Some(entry) = self.targets.get_mut(&id.pid).filter(|e| e.id == id) {
+                entry.stops.count = entry.stops.count.saturating_add(said.stops.count);
+                entry.stops.longest = entry.stops.longest.max(said.stops.longest);
             }
             let is_there = self.is_there(id);
             if let Some(stage) = said.stage.filter(|_| is_there) {
@@ -144,6 +153,7 @@ impl Daemon {
             let build = self.targets.get(&id.pid).and_then(|e| e.build_id.clone());
             let has_profile = build.is_some_and(|b| self.has_profile(&b));
             if let Some(entry) = self.targets.get_mut(&id.pid) {
+                entry.members.end(job, engine::start_ticks());
                 entry.life.has_profile = has_profile;
                 self.counted.taken_back +=
                     u64::from(job == Job::Undo && entry.life.memory().undone_by == Some(By::Harm));
@@ -163,7 +173,7 @@ impl Daemon {
                 // It may build for seconds before it notices the request, while clones of an earlier
                 // generation are in force.
                 Job::Optimize { .. } => worker.interrupt_within(AT_ONCE),
-                Job::Check | Job::Judge | Job::Redo => worker.interrupt(),
+                Job::Check | Job::Judge | Job::Redo | Job::Align => worker.interrupt(),
             }
         }
     }

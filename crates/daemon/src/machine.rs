@@ -55,6 +55,8 @@ pub struct Target {
     pub state: State,
     /// The reason for the state.
     pub reason: String,
+    /// The stable name of the cause of the last refusal. It holds in the state [`State::Refused`].
+    pub code: String,
     /// The moment at which it entered the state.
     pub since: Moment,
     /// The job of the worker that is at work on it.
@@ -81,6 +83,10 @@ pub struct Target {
     failures: u32,
     crashes: u32,
     needs_mending: bool,
+    /// A member of its family has clones in force that it has not, or lacks those that it has.
+    unlike: bool,
+    /// The last end of a job that was done for this reason alone.
+    aligned_at: Option<Moment>,
     /// Clones were in force when the job began.
     was_optimized: bool,
     /// The clones did harm and are to be undone.
@@ -106,6 +112,7 @@ impl Target {
         Self {
             state: if known.refused { State::Refused } else { State::Watching },
             reason: if known.refused { known.reason } else { "just found".to_owned() },
+            code: known.code,
             since: now,
             job: None,
             cpu_percent: 0.0,
@@ -122,6 +129,8 @@ impl Target {
             failures: 0,
             crashes: 0,
             needs_mending: false,
+            unlike: false,
+            aligned_at: None,
             was_optimized: false,
             harmful: false,
             judged: false,
@@ -148,10 +157,12 @@ impl Target {
     pub fn memory(&self) -> Memory {
         let under_judgement =
             matches!(self.job, Some(Job::Judge | Job::Redo | Job::Mend | Job::Optimize { .. }));
+        let refused = self.state == State::Refused && self.ready_at == Moment::MAX;
         Memory {
             undone_by: if under_judgement { Some(By::Whet) } else { self.undone_by },
             reason: self.reason.clone(),
-            refused: self.state == State::Refused && self.ready_at == Moment::MAX,
+            refused,
+            code: if refused { self.code.clone() } else { String::new() },
         }
     }
 
@@ -202,6 +213,7 @@ impl Target {
     fn wants_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
         match self.state {
             _ if self.needs_mending => Some(Job::Mend),
+            _ if self.unlike && (policy.off || self.undone_by == Some(By::Harm)) => Some(Job::Undo),
             State::Optimized if policy.off || self.harmful => Some(Job::Undo),
             State::Optimized if self.undone_by == Some(By::Whet) => Some(Job::Redo),
             State::Undone if self.undone_by == Some(By::Switch) && !policy.off => Some(Job::Redo),
@@ -214,6 +226,9 @@ impl Target {
         let calm = !policy.off && !policy.quiet && !c.rollout.freeze && !c.rollout.observe;
         match self.state {
             State::Watching => self.obstacle(policy).is_none().then_some(Job::Optimize { fresh: false }),
+            State::Optimized if self.unlike && self.aligned_at.is_none_or(|at| now >= at + A_MOMENT) => {
+                Some(Job::Align)
+            }
             // The first check comes at once after a rebuild, while the load is still the load of the profile.
             // Later checks are compared with its result.
             State::Optimized if self.checked_at.is_none() && self.may_be_checked(c) => Some(Job::Check),
@@ -305,7 +320,8 @@ impl Target {
             Event::Journal(journal) if self.job.is_none() && now >= self.deaf_until => {
                 self.journal(journal, now);
             }
-            Event::Journal(_) => {}
+            Event::Member(journal) if self.job.is_none() && now >= self.deaf_until => self.member(journal),
+            Event::Journal(_) | Event::Member(_) => {}
             Event::Stage(stage) => {
                 if matches!(self.job, Some(Job::Optimize { .. })) {
                     let reason = std::mem::take(&mut self.reason);
@@ -321,6 +337,8 @@ impl Target {
                     }
                     if job != Job::Check {
                         self.changed_at = Some(now);
+                        self.aligned_at = if job == Job::Align { Some(now) } else { self.aligned_at };
+                        self.unlike &= !job.visits_members() || matches!(outcome, Outcome::Failed { .. });
                     }
                     self.ended(job, outcome, now, policy);
                 }
@@ -397,6 +415,18 @@ impl Target {
         }
     }
 
+    /// Compares a member's journal with the target's state. An operator's undo of a single member is not
+    /// undone: each member is read once, when it is new.
+    fn member(&mut self, journal: Option<TargetState>) {
+        use TargetState as J;
+        match (self.state, journal) {
+            (_, Some(J::Counting | J::Interrupted)) => self.needs_mending = true,
+            (State::Optimized, None | Some(J::Undone)) => self.unlike = true,
+            (State::Watching | State::Undone | State::Refused, Some(J::Optimized)) => self.unlike = true,
+            _ => {}
+        }
+    }
+
     fn ended(&mut self, job: Job, outcome: Outcome, now: Moment, policy: &Policy<'_>) {
         match outcome {
             Outcome::Optimized { generation, coverage, layout } => {
@@ -431,7 +461,10 @@ impl Target {
             Outcome::Checked(fit) => self.checked(fit, now, policy),
             Outcome::Judged(verdict, reason) => self.judged(verdict, &reason, now, policy),
             Outcome::Toggled(journal) => self.toggled(job, journal, now, policy),
-            Outcome::Failed { failure, message } => self.failed(job, failure, &message, now),
+            Outcome::Failed { failure, code, message } => {
+                self.code = code;
+                self.failed(job, failure, &message, now);
+            }
             Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
         }
     }
@@ -456,6 +489,7 @@ impl Target {
         }
         if self.crashes > CRASHES {
             self.ready_at = Moment::MAX;
+            "worker_crashed".clone_into(&mut self.code);
             self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
         }
     }
@@ -514,6 +548,9 @@ impl Target {
         self.needs_mending = false;
         self.failures = 0;
         match (job, journal) {
+            (Job::Align, Some(J::Optimized)) => {}
+            // Members alone were undone; the cause of the target's own undo stands.
+            (Job::Undo, Some(J::Undone) | None) if self.state == State::Undone => {}
             (_, Some(J::Optimized)) => {
                 self.undone_by = None;
                 self.enter(
@@ -587,7 +624,7 @@ impl Target {
     /// Sets the wait after a failure. New work waits longer each time, a job that puts the target in order
     /// only a short time.
     fn wait(&mut self, job: Job, now: Moment) {
-        if matches!(job, Job::Undo | Job::Redo | Job::Mend) {
+        if matches!(job, Job::Undo | Job::Redo | Job::Mend | Job::Align) {
             self.toggled_at = now + SHORT_WAIT;
             return;
         }

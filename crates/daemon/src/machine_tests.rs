@@ -92,7 +92,7 @@ fn judged(factor: f64, low: f64, high: f64) -> Outcome {
 }
 
 fn failed(failure: Failure) -> Outcome {
-    Outcome::Failed { failure, message: format!("because {failure:?}") }
+    Outcome::Failed { failure, code: format!("{failure:?}"), message: format!("because {failure:?}") }
 }
 
 /// Passes a minute, and ends a check of the fit if one is due.
@@ -424,8 +424,9 @@ fn any_order_of_events_keeps_the_rules() {
                 Some(J::Counting),
                 Some(J::Interrupted),
             ])?;
-            let event = match u.int_in_range(0..=12)? {
+            let event = match u.int_in_range(0..=13)? {
                 0 => Event::Journal(journal),
+                13 => Event::Member(journal),
                 1 => Event::Ended(Outcome::Toggled(journal)),
                 2 => Event::Ended(built()),
                 3 => Event::Ended(fits(f64::from(u.int_in_range(0..=10)?) / 10.0, 0.0)),
@@ -499,4 +500,41 @@ fn a_careful_rollout_begins_with_few_targets_and_observing_begins_with_none() {
         let (job, why) = wanted(change, 0, 70);
         assert!(job.is_none() && why.contains(reason), "{why}");
     }
+}
+
+/// Members of a family that differ from their parent are put right: with the parent's clones, or without any.
+#[test]
+fn a_family_is_one_target() {
+    let mut w = World::optimized();
+    for alike in [Some(J::Optimized), Some(J::Counting)] {
+        let mut w = World::optimized();
+        w.tell(Event::Member(alike));
+        let mends = alike == Some(J::Counting);
+        assert_eq!(w.wants().filter(|j| *j != Job::Judge), mends.then_some(Job::Mend));
+    }
+    w.tell(Event::Member(None)).begin(Job::Align);
+    w.ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
+    assert_ne!(w.wants(), Some(Job::Align));
+    // A member that does not fit forks another one: this has time.
+    w.tell(Event::Member(Some(J::Undone)));
+    assert_ne!(w.wants(), Some(Job::Align));
+    w.pass(A_MOMENT)
+        .begin(Job::Align)
+        .ends(Outcome::Failed { failure: Failure::Busy, message: "busy".to_owned() });
+    w.pass(A_MOMENT).begin(Job::Align);
+    // A family that was undone for harm stays so.
+    let mut w = world();
+    w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge).ends(judged(0.8, 0.7, 0.9));
+    w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "does not pay");
+    w.tell(Event::Member(Some(J::Optimized))).begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
+    w.is(State::Undone, "does not pay");
+    assert_eq!(w.wants(), None);
+    // The kill switch reaches members whose parent has no clones, and does not give up.
+    let mut w = world();
+    w.tell(Event::Member(Some(J::Optimized)));
+    assert_eq!(w.wants(), None);
+    w.off = true;
+    w.begin(Job::Undo).ends(Outcome::Failed { failure: Failure::Busy, message: "busy".to_owned() });
+    w.pass(SHORT_WAIT).begin(Job::Undo).ends(Outcome::Toggled(None)).is(State::Watching, "no clones");
+    assert_eq!(w.pass(SHORT_WAIT).wants(), None);
 }

@@ -1,7 +1,7 @@
-//! The daemon's metrics, as OpenMetrics text (<https://github.com/prometheus/OpenMetrics>, version 1.0).
+//! The daemon's metrics of this host. `target_metrics` has those of each target.
 
+use crate::exposition::{Family, Kind};
 use crate::machine::{Layout, Outcome, State};
-use std::fmt::Write;
 use std::time::Duration;
 
 /// Counts since the daemon's start.
@@ -29,6 +29,10 @@ pub struct Counted {
     pub looks: u64,
     /// CPU time spent on looks.
     pub looking: Duration,
+    /// The time of the last look: seconds of the Unix epoch.
+    pub looked_at: i64,
+    /// Stops of targets by workers.
+    pub stops: u64,
 }
 
 impl Counted {
@@ -47,88 +51,104 @@ impl Counted {
         }
     }
 
-    /// Returns the text. `states` are the states of all live targets.
-    #[must_use]
-    pub fn text(&self, states: impl Iterator<Item = State>, switched_off: bool) -> String {
-        let mut by_state = [0u64; State::ALL.len()];
-        for state in states {
-            if let Some(n) = State::ALL.iter().position(|s| *s == state).and_then(|i| by_state.get_mut(i)) {
-                *n += 1;
-            }
-        }
-        let mut out = String::new();
-        let mut begin = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
-            let _ = writeln!(out, "# TYPE {name} {kind}\n# HELP {name} {help}");
-            for (labels, value) in values {
-                let suffix = if kind == "counter" { "_total" } else { "" };
-                let _ = writeln!(out, "{name}{suffix}{labels} {value}");
-            }
-        };
-        let states: Vec<_> = State::ALL
-            .iter()
-            .zip(by_state)
-            .map(|(s, n)| (format!("{{state=\"{}\"}}", s.word()), n.to_string()))
-            .collect();
-        begin("whet_targets", "gauge", "Processes on the list, by state.", &states);
-        let plain = |value: String| [(String::new(), value)];
-        begin(
-            "whet_switched_off",
-            "gauge",
-            "Whether the kill-switch file exists.",
-            &plain(u8::from(switched_off).to_string()),
-        );
-        for (name, help, n) in [
-            ("whet_rebuilds", "Rebuilds that were put in place.", self.rebuilds),
-            ("whet_warm_starts", "Rebuilds by a profile that was kept.", self.warm),
-            ("whet_rebuilds_by_earlier", "Rebuilds by an earlier layout.", self.earlier),
+    /// Returns the counters.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let counters: [(&'static str, &'static str, f64); 12] = [
+            ("whet_rebuilds", "Rebuilds that were put in force.", self.rebuilds as f64),
+            ("whet_warm_starts", "Rebuilds from a kept profile.", self.warm as f64),
+            ("whet_rebuilds_by_earlier", "Rebuilds by an earlier generation.", self.earlier as f64),
             (
                 "whet_rebuilds_without_room",
-                "Rebuilds by an earlier layout as there was no room for new clones.",
-                self.full,
+                "Rebuilds by an earlier generation because there was no room for new clones.",
+                self.full as f64,
             ),
-            ("whet_taken_back", "Rebuilds that were undone because they did not pay.", self.taken_back),
-            ("whet_jobs_failed", "Jobs that ended with a reason why not.", self.failed),
-            ("whet_workers_crashed", "Workers that died or took too long.", self.crashed),
+            (
+                "whet_taken_back",
+                "Rebuilds that were undone because they did not gain.",
+                self.taken_back as f64,
+            ),
+            ("whet_jobs_failed", "Jobs that failed with a reason.", self.failed as f64),
+            ("whet_workers_crashed", "Workers that died or took too long.", self.crashed as f64),
             (
                 "whet_targets_ended",
                 "Processes on the list that ended, or became another program.",
-                self.ended,
+                self.ended as f64,
             ),
-            ("whet_files_unwritten", "Files that could not be written.", self.unwritten),
-            ("whet_looks", "Looks at all processes.", self.looks),
-        ] {
-            begin(name, "counter", help, &plain(n.to_string()));
-        }
-        let seconds = self.looking.as_secs_f64();
-        begin("whet_looking_seconds", "counter", "CPU time spent on looks.", &plain(format!("{seconds:.6}")));
-        out.push_str("# EOF\n");
-        out
+            ("whet_files_unwritten", "Files that could not be written.", self.unwritten as f64),
+            ("whet_looks", "Looks at all processes.", self.looks as f64),
+            ("whet_stops", "Stops of targets by this daemon.", self.stops as f64),
+            ("whet_looking_seconds", "CPU time spent on looks.", self.looking.as_secs_f64()),
+        ];
+        let counters = counters.map(|(name, help, n)| Family::single(name, Kind::Counter, help, n));
+        let last = Family::single(
+            "whet_last_look_timestamp_seconds",
+            Kind::Gauge,
+            "Time of the last look at all processes, in seconds of the Unix epoch.",
+            self.looked_at as f64,
+        );
+        counters.into_iter().chain([last]).collect()
     }
+}
+
+/// Returns what holds for the host now: the number of live targets in each state, the kill switch, the
+/// configuration, the version.
+pub(crate) fn of_host(states: [u64; State::ALL.len()], off: bool, config_error: bool) -> Vec<Family> {
+    let flag = |name, help, on: bool| Family::single(name, Kind::Gauge, help, f64::from(u8::from(on)));
+    let each = State::ALL.iter().zip(states);
+    vec![
+        Family {
+            name: "whet_targets",
+            kind: Kind::Gauge,
+            help: "Processes on the list, by state.",
+            samples: each.map(|(s, n)| (vec![("state", s.word().to_owned())], n as f64)).collect(),
+        },
+        flag("whet_switched_off", "Whether the kill-switch file exists.", off),
+        flag(
+            "whet_config_error",
+            "Whether the last reload found an error; the configuration before is in force.",
+            config_error,
+        ),
+        Family {
+            name: "whet_build",
+            kind: Kind::Info,
+            help: "The version of the daemon.",
+            samples: vec![(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1.0)],
+        },
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exposition::{open_metrics, prometheus};
 
     #[test]
-    fn metrics_are_written_as_openmetrics_text() {
-        let mut counted = Counted { looking: Duration::from_millis(1500), ..Counted::default() };
+    fn outcomes_are_counted_and_written() {
+        let mut counted = Counted { looking: Duration::from_millis(1500), stops: 7, ..Counted::default() };
         counted.outcome(&Outcome::Optimized { generation: 1, coverage: 0.9, layout: Layout::Warm });
         counted.outcome(&Outcome::Optimized { generation: 2, coverage: 0.9, layout: Layout::EarlierAsFull });
         counted.outcome(&Outcome::Crashed(String::new()));
-        let text = counted.text([State::Optimized, State::Optimized, State::Lost].into_iter(), true);
-        let has = |line: &str| assert!(text.lines().any(|l| l == line), "{line} in {text}");
-        has("# TYPE whet_targets gauge");
-        has("whet_targets{state=\"optimized\"} 2");
-        has("whet_targets{state=\"watching\"} 0");
-        has("whet_rebuilds_total 2");
-        has("whet_rebuilds_by_earlier_total 1");
-        has("whet_rebuilds_without_room_total 1");
-        has("whet_warm_starts_total 1");
-        has("whet_workers_crashed_total 1");
-        has("whet_looking_seconds_total 1.500000");
-        has("whet_switched_off 1");
-        assert!(text.ends_with("# EOF\n"));
-        assert_eq!(text.lines().filter(|l| l.starts_with("# TYPE")).count(), 13);
+        let mut states = [0; State::ALL.len()];
+        states[State::ALL.iter().position(|s| *s == State::Optimized).unwrap()] = 2;
+        let mut families = counted.families();
+        families.extend(of_host(states, true, false));
+        for text in [prometheus(&families), open_metrics(&families)] {
+            for line in [
+                "# TYPE whet_targets gauge",
+                "whet_targets{state=\"optimized\"} 2",
+                "whet_targets{state=\"watching\"} 0",
+                "whet_rebuilds_total 2",
+                "whet_rebuilds_by_earlier_total 1",
+                "whet_rebuilds_without_room_total 1",
+                "whet_warm_starts_total 1",
+                "whet_workers_crashed_total 1",
+                "whet_looking_seconds_total 1.5",
+                "whet_stops_total 7",
+                "whet_switched_off 1",
+                "whet_config_error 0",
+            ] {
+                assert!(text.lines().any(|l| l == line), "{line} in {text}");
+            }
+        }
     }
 }

@@ -75,6 +75,10 @@ pub struct DaemonStatus {
     pub targets: Vec<TargetView>,
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
 /// One target as the daemon sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TargetView {
@@ -82,6 +86,10 @@ pub struct TargetView {
     pub pid: i32,
     /// The process's program.
     pub exe: String,
+    /// How many further processes its family has: its children of the same program, which are optimized,
+    /// judged and undone with it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub members: usize,
     /// Its state.
     pub state: State,
     /// The reason for the state.

@@ -29,7 +29,7 @@ fn stops(job: Job, config: &Config) -> u32 {
     match job {
         Job::Optimize { .. } => REBUILD,
         Job::Judge => crate::judge::stops(config.harm.within.0),
-        Job::Undo | Job::Redo | Job::Mend => 1,
+        Job::Undo | Job::Redo | Job::Mend | Job::Align => 1,
         Job::Check => 0,
     }
 }

@@ -75,9 +75,17 @@ pub enum Job {
     Redo,
     /// Mends the target after a worker died.
     Mend,
+    /// Puts the parent's clones in force in the members of its family that lack them.
+    Align,
 }
 
 impl Job {
+    /// Returns whether the job brings all members of a family into the state of their parent.
+    #[must_use]
+    pub fn visits_members(self) -> bool {
+        !matches!(self, Job::Check | Job::Judge)
+    }
+
     /// Returns whether the job needs one of the `at_once` worker slots. Checks, and jobs that put a target in
     /// order, never wait for a slot.
     #[must_use]
@@ -151,6 +159,8 @@ pub enum Outcome {
     Failed {
         /// The kind of the failure.
         failure: Failure,
+        /// The stable name of the cause.
+        code: String,
         /// The cause in words.
         message: String,
     },
@@ -170,7 +180,10 @@ pub enum Event {
     },
     /// The state in its journal; `None` if there is no journal.
     Journal(Option<TargetState>),
-    /// The worker has come to another stage of its work.
+    /// The state in the journal of a member of the target's family that may differ from its parent; `None` if
+    /// there is no journal.
+    Member(Option<TargetState>),
+    /// The worker has begun another stage of its work.
     Stage(State),
     /// A job has ended.
     Ended(Outcome),
@@ -189,4 +202,7 @@ pub struct Memory {
     pub reason: String,
     /// The target is left alone for as long as it lives.
     pub refused: bool,
+    /// The stable name of the cause, if the target is left alone.
+    #[serde(default)]
+    pub code: String,
 }

@@ -136,7 +136,7 @@ mod tests {
         let store = Store::new(&folder.path().join("state"));
         assert!(store.known().is_empty());
         let id = Identity { pid: 7, start: 1234 };
-        let memory = Memory { undone_by: Some(By::Harm), reason: "slower".to_owned(), refused: false };
+        let memory = Memory { undone_by: Some(By::Harm), reason: "slower".to_owned(), ..Memory::default() };
         store.keep([(id, memory.clone())].into_iter()).unwrap();
         assert_eq!(store.known(), HashMap::from([(id, memory)]));
         let file = folder.path().join("state/targets.json");

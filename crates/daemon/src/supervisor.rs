@@ -2,19 +2,21 @@
 
 use crate::config::{Config, ConfigError};
 use crate::exchange::Exchange;
+use crate::families::{self, Members, Unit};
 use crate::machine::{Event, Memory, Moment, Policy, State, Target};
 use crate::metrics::Counted;
 use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::store::{Store, write_lightly};
+use crate::target_metrics::Held;
 use crate::watch::{Identity, Seen, Watch};
 use crate::worker::Worker;
-use engine::Pid;
+use engine::{Pid, Tally};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::DirBuilderExt;
@@ -27,6 +29,8 @@ use tracing::{info, warn};
 const JOURNAL_EVERY: Duration = Duration::from_secs(10);
 /// The most journals that are read in one look. The journals of new targets are always read.
 const JOURNALS_AT_ONCE: usize = 16;
+/// The most journals of members of families that are read in one look.
+const MEMBERS_AT_ONCE: usize = 64;
 /// The inverse of the share of a CPU that looks may use: 1/2000 is 0.05%.
 const COST: u32 = 2000;
 /// The longest pause to which [`COST`] leads, between two looks and between two readings of journals.
@@ -71,9 +75,15 @@ pub(crate) struct Entry {
     pub(crate) id: Identity,
     pub(crate) exe: String,
     pub(crate) life: Target,
+    /// Its family, of which it is the parent.
+    pub(crate) members: Members,
     pub(crate) build_id: Option<String>,
     /// The fleet's aggregate by which it was started warm.
     pub(crate) aggregate: Option<fleet::Digest>,
+    /// The content of its journal at the last reading; `None` without a journal.
+    pub(crate) held: Option<Held>,
+    /// Its stops by this daemon.
+    pub(crate) stops: Tally,
     journal_at: Option<Moment>,
 }
 
@@ -258,7 +268,10 @@ impl Daemon {
         warn!(file = %self.config.paths.kill_switch.display(), "the kill-switch file {}", if self.off { "exists: all targets are undone" } else { "is removed" });
         self.start_jobs();
         // Targets that another command has optimized meanwhile are found by their journals.
-        self.targets.values_mut().for_each(|e| e.journal_at = None);
+        for entry in self.targets.values_mut() {
+            entry.journal_at = None;
+            entry.members.read_again();
+        }
         self.next_look = now;
     }
 
@@ -278,6 +291,7 @@ impl Daemon {
         self.lost.drain(..too_many);
         self.counted.looks += 1;
         self.counted.looking += cpu_time().saturating_sub(began);
+        self.counted.looked_at = jiff::Timestamp::now().as_second();
         let mut pause = cost.saturating_mul(COST);
         // The cost of a list of all processes delays only the next such list, if new processes can be listed
         // alone in between.
@@ -290,7 +304,7 @@ impl Daemon {
         }
         self.exchange_profiles();
         if let Some(path) = self.config.paths.metrics.clone() {
-            let text = self.metrics();
+            let text = crate::exposition::prometheus(&self.metrics());
             let written = write_lightly(&path, text.as_bytes());
             self.tell_of_files(written.map_err(|e| format!("cannot write {}: {e}", path.display())));
         }
@@ -300,41 +314,71 @@ impl Daemon {
     /// programs.
     fn take_in(&mut self, seen: Vec<Seen>) {
         let now = self.now();
-        let still: HashMap<i32, (Identity, &str)> =
-            seen.iter().map(|s| (s.id.pid, (s.id, s.exe.as_str()))).collect();
+        let still: HashMap<Identity, String> = seen.iter().map(|s| (s.id, s.exe.clone())).collect();
+        // A process that a worker changes joins its parent's family afterwards.
+        let is_apart = |pid| self.targets.get(&pid).is_some_and(|e| e.life.job.is_some());
+        let units = families::group(seen, |pid| engine::kind(Pid(pid)), is_apart);
+        // A former member was undone with its family.
+        let mut former: HashMap<Identity, Memory> = HashMap::new();
+        for entry in self.targets.values() {
+            let memory = Memory { refused: false, ..entry.life.memory() };
+            former.extend(entry.members.ids().map(|id| (id, memory.clone())));
+        }
+        let heads: HashSet<i32> = units.iter().map(|u| u.head.id.pid).collect();
+        let is_there = |e: &Entry| still.get(&e.id) == Some(&e.exe);
         let gone: Vec<i32> = self
             .targets
             .iter()
-            .filter(|(pid, e)| still.get(*pid) != Some(&(e.id, e.exe.as_str())))
+            .filter(|(pid, e)| !is_there(e) || !heads.contains(*pid))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in gone {
+            if self.targets.get(&pid).is_some_and(is_there) {
+                info!(pid, "it belongs to the family of its parent");
+                self.targets.remove(&pid);
+                continue;
+            }
             self.tell(pid, Event::Gone);
             self.lost.extend(self.targets.remove(&pid));
             self.counted.ended += 1;
         }
-        for s in seen {
-            let pid = s.id.pid;
-            if !self.targets.contains_key(&pid) {
-                // A child that was forked while a worker changed its parent has the parent's state of that
-                // moment.
-                let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed(now));
-                let inherited = || {
-                    parent.then(|| Memory { undone_by: Some(crate::machine::By::Whet), ..Memory::default() })
-                };
-                let memory = self.known.remove(&s.id).or_else(inherited);
-                let build_id = engine::build_id(Pid(pid));
-                let mut life = Target::new(now, memory);
-                life.has_profile = build_id.as_ref().is_some_and(|id| self.has_profile(id));
-                life.lot = crate::rollout::lot(s.id);
-                let aggregate = None;
-                let entry = Entry { id: s.id, exe: s.exe, life, build_id, aggregate, journal_at: None };
-                self.targets.insert(pid, entry);
-            }
-            self.tell(pid, Event::Seen { cpu_percent: s.cpu_percent, age: s.age });
+        for unit in units {
+            self.take_in_one(&unit, &mut former, now);
         }
         // Recorded processes that were not seen have ended and do not come back.
         self.known.clear();
+    }
+
+    fn take_in_one(&mut self, unit: &Unit, former: &mut HashMap<Identity, Memory>, now: Moment) {
+        let s = &unit.head;
+        let pid = s.id.pid;
+        if !self.targets.contains_key(&pid) {
+            // A child that was forked while a worker changed its parent has the parent's state of that
+            // moment.
+            let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed(now));
+            let inherited =
+                || parent.then(|| Memory { undone_by: Some(crate::machine::By::Whet), ..Memory::default() });
+            let memory = self.known.remove(&s.id).or_else(|| former.remove(&s.id)).or_else(inherited);
+            let build_id = engine::build_id(Pid(pid));
+            let mut life = Target::new(now, memory);
+            life.has_profile = build_id.as_ref().is_some_and(|id| self.has_profile(id));
+            life.lot = crate::rollout::lot(s.id);
+            let entry = Entry {
+                id: s.id,
+                exe: s.exe.clone(),
+                life,
+                members: Members::default(),
+                build_id,
+                aggregate: None,
+                held: None,
+                stops: Tally::default(),
+                journal_at: None,
+            };
+            self.targets.insert(pid, entry);
+        }
+        let cpu_percent =
+            self.targets.get_mut(&pid).map_or(s.cpu_percent, |entry| entry.members.see(unit, now));
+        self.tell(pid, Event::Seen { cpu_percent, age: s.age });
     }
 
     /// Reads journals, to notice what other commands have done to targets.
@@ -361,13 +405,37 @@ impl Daemon {
             // whet is at work on the target.
             let Ok(report) = engine::status(Some(Pid(pid))) else { continue };
             let target = report.targets.first();
+            if let Some(entry) = self.targets.get_mut(&pid) {
+                entry.held = target.map(Held::of);
+            }
             if target.is_none_or(|t| t.worked_on_by.is_none()) {
                 self.tell(pid, Event::Journal(target.map(|t| t.state)));
             }
         }
+        self.read_members();
         if any {
             let pause = cpu_time().saturating_sub(began).saturating_mul(COST).min(LONGEST);
             self.next_journals = self.now() + pause;
+        }
+    }
+
+    /// Reads the journals of members that may differ from their parents.
+    fn read_members(&mut self) {
+        let idle = self.targets.iter().filter(|(_, e)| e.life.job.is_none());
+        let due = idle.flat_map(|(pid, e)| e.members.to_read().map(move |id| (*pid, id)));
+        let due: Vec<(i32, Identity)> = due.take(MEMBERS_AT_ONCE).collect();
+        for (pid, member) in due {
+            self.heed_switch();
+            let read = engine::journal_state(Pid(member.pid));
+            if matches!(read, Err(engine::Error::Locked { .. })) {
+                continue;
+            }
+            if let Some(entry) = self.targets.get_mut(&pid) {
+                entry.members.was_read(member);
+            }
+            if let Ok(state) = read {
+                self.tell(pid, Event::Member(state));
+            }
         }
     }
 

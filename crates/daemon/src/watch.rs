@@ -1,8 +1,8 @@
-//! Looks at all processes at low cost: of most processes, only the id is listed.
+//! Scans all processes at low cost: of most processes, only the id is listed.
 //!
-//! A process's program is read when the process is new, in the two looks after (a forked process soon becomes
-//! another program), and then now and again. CPU time is read only for processes on the list. Most looks list
-//! new processes alone ([`Roster`]).
+//! A process's program is read when the process is new, in the next two scans, since a forked process soon
+//! becomes another program, and rarely later. CPU time is read only for processes on the list. Most scans
+//! list new processes alone ([`Roster`]).
 
 use crate::config::Rule;
 use crate::machine::Moment;
@@ -13,11 +13,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The number of a new process's first looks in which its program is read each time.
+/// The number of a new process's first scans in which its program is read each time.
 const NEW: u32 = 3;
-/// After that, the program is read once in this many looks.
+/// After that, the program is read once in this many scans.
 const LOOKS_PER_LOOKUP: u32 = 12;
-/// The most programs that are read in one look. The programs of targets and of processes that were just found
+/// The most programs that are read in one scan. The programs of targets and of processes that were just found
 /// are always read.
 const AT_ONCE: usize = 128;
 
@@ -30,7 +30,7 @@ pub struct Identity {
     pub start: u64,
 }
 
-/// A process on the list, as seen in one look.
+/// A process on the list, as seen in one scan.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Seen {
     /// Its identity.
@@ -39,13 +39,15 @@ pub struct Seen {
     pub parent: i32,
     /// Its program's path.
     pub exe: String,
-    /// User CPU time since the previous look, percent of one CPU; 0 in the first look.
+    /// User CPU time since the previous scan, percent of one CPU; 0 in the first scan.
     pub cpu_percent: f64,
+    /// User CPU time since its start, with that of its children that ended and were waited for. Seconds.
+    pub spent: f64,
     /// How long it has been running.
     pub age: Duration,
 }
 
-/// An observer of processes, with its results of earlier looks.
+/// An observer of processes, with its results of earlier scans.
 #[derive(Debug)]
 pub struct Watch {
     proc: PathBuf,
@@ -62,7 +64,7 @@ pub struct Watch {
 struct Known {
     /// How many times its program was read.
     times: u32,
-    /// The number of the last look in which its program was read.
+    /// The number of the last scan in which its program was read.
     at: u32,
     target: Option<Followed>,
 }
@@ -82,6 +84,7 @@ struct Followed {
 struct Stat {
     parent: i32,
     user: u64,
+    waited: u64,
     start: u64,
 }
 
@@ -136,14 +139,14 @@ impl Watch {
     /// Records a process that was listed as new.
     fn found(&mut self, pid: i32) {
         let known = self.known.entry(pid).or_insert(UNKNOWN);
-        // A process that was found in the previous look is listed once more. If it was read more often, the
+        // A process that was found in the previous scan is listed once more. If it was read more often, the
         // id belonged to an earlier process, which has ended.
         if known.target.is_none() && known.times > 1 {
             *known = UNKNOWN;
         }
     }
 
-    /// Returns the processes whose program is read in this look.
+    /// Returns the processes whose program is read in this scan.
     fn due(&self) -> Vec<i32> {
         let mut now = Vec::new();
         let mut later = Vec::new();
@@ -200,6 +203,7 @@ impl Watch {
             parent: stat.parent,
             exe: exe.to_owned(),
             cpu_percent,
+            spent: stat.user.saturating_add(stat.waited) as f64 / self.ticks_per_second as f64,
             age: uptime.saturating_sub(started),
         })
     }
@@ -226,6 +230,7 @@ fn stat(text: &[u8]) -> Option<Stat> {
     Some(Stat {
         parent: field(4)?.parse().ok()?,
         user: field(14)?.parse().ok()?,
+        waited: field(16)?.parse().ok()?,
         start: field(22)?.parse().ok()?,
     })
 }
@@ -260,7 +265,7 @@ mod tests {
             let zeros = "0 ".repeat(7);
             fs::write(
                 folder.join("stat"),
-                format!("{pid} (a) b) S 1 {zeros}0 0 {user} 5 0 0 20 0 1 0 {start} 0 0\n"),
+                format!("{pid} (a) b) S 1 {zeros}0 0 {user} 5 7 0 20 0 1 0 {start} 0 0\n"),
             )
             .unwrap();
             fs::write(folder.join("cgroup"), "0::/system.slice/mariadb.service\n").unwrap();
@@ -284,7 +289,7 @@ mod tests {
         let (seen, _) = watch.look(&rules, S, 20 * S);
         assert_eq!(seen.len(), 1);
         assert_eq!((seen[0].id, seen[0].parent), (Identity { pid: 10, start: 1000 }, 1));
-        assert_eq!((seen[0].cpu_percent, seen[0].age), (0.0, 10 * S));
+        assert_eq!((seen[0].cpu_percent, seen[0].age, seen[0].spent), (0.0, 10 * S, 5.07));
         fake.put(10, "/usr/bin/server (deleted)", 650, 1000);
         let (seen, _) = watch.look(&rules, 2 * S, 21 * S);
         assert_eq!(seen[0].cpu_percent, 150.0);

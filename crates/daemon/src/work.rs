@@ -6,7 +6,9 @@ use crate::judge;
 use crate::machine::{Job, Layout, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
-use engine::{CodeCache, Error, ExitCode, Interrupt, OptimizeOptions, Pid, Progress};
+use engine::{
+    CodeCache, Error, ExitCode, Interrupt, MembersReport, OptimizeOptions, Pid, Progress, Tally, TargetState,
+};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -29,6 +31,8 @@ pub struct Order {
     pub start: u64,
     /// The job.
     pub job: Job,
+    /// Whether it is done on the process's whole family.
+    pub family: bool,
     /// The daemon's process id. If the worker's parent is another process, the worker does nothing.
     pub daemon: i32,
     /// The sampling time.
@@ -53,10 +57,17 @@ pub struct Order {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line {
-    /// The worker has come to this stage.
+    /// The worker has begun this stage.
     Stage(State),
     /// A warning for the daemon's log.
     Warning(String),
+    /// The worker has stopped its target so often, and for so long at most.
+    Stops {
+        /// The number of stops.
+        count: u64,
+        /// The longest.
+        longest: Duration,
+    },
     /// The job has ended.
     Outcome(Outcome),
 }
@@ -64,7 +75,7 @@ pub(crate) enum Line {
 fn say(line: &Line) {
     let text = serde_json::to_string(line).unwrap_or_default();
     let mut stdout = std::io::stdout().lock();
-    // If the daemon is gone, the work must still come to a sound end.
+    // If the daemon is gone, the work must still end in a sound state.
     let _ = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
 }
 
@@ -78,13 +89,32 @@ pub fn run(order: &str, listen: impl FnOnce(&Interrupt)) -> ExitCode {
         return ExitCode::Usage;
     }
     let outcome = order.carry_out(&interrupt).unwrap_or_else(|e| failed(&e));
+    let Tally { count, longest } = engine::tally();
+    say(&Line::Stops { count, longest });
     say(&Line::Outcome(outcome));
     ExitCode::Ok
 }
 
 /// Returns the outcome of a job that failed.
 pub(crate) fn failed(e: &Error) -> Outcome {
-    Outcome::Failed { failure: e.failure(), message: engine::with_causes(e) }
+    Outcome::Failed { failure: e.failure(), code: e.code().to_owned(), message: engine::with_causes(e) }
+}
+
+/// Returns the outcome of a job that changed which code is in force, and reports members that it left alone.
+fn toggled(state: TargetState, members: Option<&MembersReport>) -> Outcome {
+    if let Some(members) = members {
+        report_left_alone(members);
+    }
+    Outcome::Toggled(Some(state))
+}
+
+fn report_left_alone(members: &MembersReport) {
+    if let Some(first) = members.left_alone.first() {
+        let (many, pid, why) = (members.left_alone.len(), first.pid, &first.why);
+        say(&Line::Warning(format!(
+            "{many} processes of its family run without its clones; the first is {pid}: {why}"
+        )));
+    }
 }
 
 impl Order {
@@ -99,15 +129,51 @@ impl Order {
         engine::is_still(pid, self.start)?;
         match self.job {
             Job::Optimize { fresh } => self.optimize(fresh, interrupt),
-            Job::Check => match self.give_way(interrupt)? {
-                Some(outcome) => Ok(outcome),
-                None => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
+            Job::Check => match (self.give_way(interrupt)?, self.family) {
+                (Some(outcome), _) => Ok(outcome),
+                (None, true) => {
+                    engine::fit_family(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked)
+                }
+                (None, false) => engine::fit(pid, CHECK_TIME, CHECK_HZ, interrupt).map(Outcome::Checked),
             },
-            Job::Judge => judge::judge(pid, self.judging, interrupt),
-            Job::Undo => engine::undo(pid).map(|a| Outcome::Toggled(Some(a.state))),
-            Job::Redo => engine::redo(pid).map(|a| Outcome::Toggled(Some(a.state))),
+            Job::Judge => judge::judge(pid, self.family, self.judging, interrupt),
+            Job::Undo if self.family => self.undo_family(),
+            Job::Redo if self.family => {
+                engine::redo_family(pid).map(|a| toggled(a.parent.state, Some(&a.members)))
+            }
+            Job::Mend if self.family => self.mend_family(interrupt),
+            Job::Undo => engine::undo(pid).map(|a| toggled(a.state, None)),
+            Job::Redo => engine::redo(pid).map(|a| toggled(a.state, None)),
             Job::Mend => engine::mend(pid).map(Outcome::Toggled),
+            Job::Align => {
+                engine::align_family(pid, interrupt).map(|m| toggled(TargetState::Optimized, Some(&m)))
+            }
         }
+    }
+
+    /// Undoes a family. Members in which redirects remain are reported.
+    fn undo_family(&self) -> Result<Outcome, Error> {
+        let undone = match engine::undo_family(Pid(self.pid)) {
+            Err(Error::NotInstalled { .. }) => return Ok(Outcome::Toggled(None)),
+            undone => undone?,
+        };
+        for left in &undone.left {
+            say(&Line::Warning(format!(
+                "process {} of its family could not be undone: {}",
+                left.pid, left.why
+            )));
+        }
+        Ok(Outcome::Toggled(undone.parent_answer.map(|a| a.state)))
+    }
+
+    /// Mends a family. A worker may also have died while one member was without its clones.
+    fn mend_family(&self, interrupt: &Interrupt) -> Result<Outcome, Error> {
+        let pid = Pid(self.pid);
+        let state = engine::mend_family(pid)?;
+        if state == Some(TargetState::Optimized) {
+            report_left_alone(&engine::align_family(pid, interrupt)?);
+        }
+        Ok(Outcome::Toggled(state))
     }
 
     fn optimize(&self, fresh: bool, interrupt: &Interrupt) -> Result<Outcome, Error> {
@@ -155,7 +221,7 @@ impl Order {
         let changed = engine::changed_originals(pid)?;
         let Some(first) = changed.first() else { return Ok(None) };
         say(&Line::Warning(format!(
-            "the originals of {} rebuilt functions were changed by somebody else, {first} among them: it is rebuilt without them",
+            "the originals of {} rebuilt functions were changed by another program, {first} among them: the target is rebuilt without them",
             changed.len()
         )));
         let profile = Some(Arc::new(engine::export_profile(pid)?));
@@ -187,7 +253,7 @@ impl Order {
 
     fn optimize_by(&self, options: &OptimizeOptions) -> Result<(Outcome, bool), Error> {
         let mut last = None;
-        let report = engine::optimize(Pid(self.pid), options, &mut |p| {
+        let mut show = |p: Progress| {
             let stage = match p {
                 Progress::Reading | Progress::Sampling { .. } => State::Profiling,
                 Progress::Counting { .. } => State::Counting,
@@ -200,7 +266,16 @@ impl Order {
             if last.replace(stage) != Some(stage) {
                 say(&Line::Stage(stage));
             }
-        })?;
+        };
+        let pid = Pid(self.pid);
+        let report = match self.family {
+            true => {
+                let done = engine::optimize_family(pid, options, &mut show)?;
+                report_left_alone(&done.members);
+                done.parent
+            }
+            false => engine::optimize(pid, options, &mut show)?,
+        };
         let layout = match (&options.profile, report.reused) {
             (Some(_), _) => Layout::Warm,
             (None, Some(_)) if report.is_full => Layout::EarlierAsFull,

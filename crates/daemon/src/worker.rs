@@ -2,6 +2,7 @@
 
 use crate::machine::{Outcome, State};
 use crate::work::{Line, Order, failed};
+use engine::Tally;
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{self, Read};
@@ -42,6 +43,8 @@ pub struct Said {
     pub stage: Option<State>,
     /// Warnings for the log.
     pub warnings: Vec<String>,
+    /// The stops of its target, if it has reported them.
+    pub stops: Tally,
     /// The outcome, if the worker has ended.
     pub outcome: Option<Outcome>,
 }
@@ -133,6 +136,7 @@ impl Worker {
             match serde_json::from_slice(&line) {
                 Ok(Line::Stage(stage)) => said.stage = Some(stage),
                 Ok(Line::Warning(text)) => said.warnings.push(text),
+                Ok(Line::Stops { count, longest }) => said.stops = Tally { count, longest },
                 Ok(Line::Outcome(outcome)) => self.outcome = Some(outcome),
                 Err(_) => said.warnings.push("a worker said what cannot be understood".to_owned()),
             }
@@ -193,6 +197,7 @@ mod tests {
             pid: 1,
             start: 1,
             job: Job::Check,
+            family: false,
             daemon: 1,
             sampling: Duration::ZERO,
             counting: Duration::ZERO,

@@ -36,10 +36,13 @@ pub use debuggers::gdb::{GdbReport, gdb, gdb_core};
 pub use debuggers::jitdump::{PerfReport, perf};
 pub use debuggers::perf_map::PerfMap;
 pub use family::align::{LeftAlone, MembersReport};
-pub use family::control::{FamilyRedone, FamilyUndone, redo_family, undo_family};
+pub use family::control::{FamilyRedone, FamilyUndone, align_family, mend_family, redo_family, undo_family};
+pub use family::facts::{kind, now as start_ticks};
 pub use family::look::{
-    FamilyStatus, FamilyVerified, MemberStatus, family_parent, family_status, verify_family,
+    FamilyStatus, FamilyVerified, MemberStatus, busiest_member, family_parent, family_status, journal_state,
+    verify_family,
 };
+pub use family::members::Kind;
 pub use operate::control::{Code, ToggleAnswer, mend, redo, undo};
 pub use operate::status::{StatusReport, TargetStatus, is_still};
 pub use operate::switch::Switch;
@@ -66,11 +69,13 @@ pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;
 pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, CodeRange, EdgeAnatomy, Pairing, Row, Standing, Warmth};
+pub use show::debug_names::name_functions;
 pub use show::doctor::{Check, DoctorReport, doctor};
 pub use show::explain::{ExplainReport, FunctionReport, explain};
 pub use show::fetch::{FetchReport, fetch_report, follow_path};
-pub use show::fit::{Fit, fit};
+pub use show::fit::{Fit, fit, fit_family};
+pub use show::flame::{Flame, FlameFrame, FlameSide};
 pub use show::heat::{Heat, HeatSide, Space};
 pub use show::overview::{Overview, ProfileFacts, overview};
 pub use show::reason::reason_in_words;
-pub use tracee::Pid;
+pub use tracee::{Pid, Tally, tally};

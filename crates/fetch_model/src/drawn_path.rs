@@ -3,9 +3,9 @@
 //! Such a path is used if no path is recorded. Each block continues to each of its successors as often as was
 //! counted. A callee returns to its caller. The same seed always gives the same path. If counts do not say
 //! how control continues (an exception, a jump table behind which nothing is counted), the path returns to
-//! the caller. Everything else that counts do not contain is drawn at random: whether a branch repeats its
-//! last direction, how often a loop runs in one visit, what a callee does for one caller and not for another.
-//! So directions are harder to predict than in truth, on both sides alike. The mixture of fetched lines and
+//! the caller. Counts have no history. So three things are drawn at random: whether a branch repeats its last
+//! direction, how often a loop iterates in one visit, and how a callee's path depends on its caller. So
+//! directions are harder to predict than in truth, on both sides alike. The mixture of fetched lines and
 //! pages depends less on this.
 
 mod graph;

@@ -1,15 +1,15 @@
 //! The same path, with the clones in force.
 //!
 //! A path through originals names, at each instruction, the next one. The follower computes where the same
-//! thread would be with the redirects written: in a clone, at the instruction that stands for the original's;
-//! or in the original, where nothing leads out of it. Jumps that only one side has are executed or skipped.
-//! An inlined or guarded call is executed as the clone has it. Stubs that clones bypass are left out. The
-//! follower decodes the bytes that are in memory. Where data decides that is not known (does this pointer
-//! come from a virtual table that was changed?), it assumes what the redirects say.
+//! thread would be with the redirects written. It is in a clone, at the instruction that stands for the
+//! original's, or it is in the original, if no redirect was passed. Jumps that only one side has are executed
+//! or skipped. An inlined or guarded call is executed as the clone has it. Stubs that clones bypass are left
+//! out. The follower decodes the bytes that are in memory. Where data decides that is not known (does this
+//! pointer come from a virtual table that was changed?), it assumes what the redirects say.
 //!
 //! INVARIANT(stands-for): before each instruction of the path, the follower is at the clone instruction that
-//! stands for it, at extra instructions that lead there, or at the original instruction itself; or it is in
-//! code that only one side has (a stub, an inlined callee). If this does not hold, the follower counts it
+//! stands for it, at extra instructions that lead there, or at the original instruction itself. Or it is in
+//! code that only one side has: a stub, or an inlined callee. If this does not hold, the follower counts it
 //! ([`Follower::lost`]) and continues in the original.
 
 use crate::step::{Flow, Inst, Pointer, Step};

@@ -4,7 +4,7 @@
 pub(crate) const WHOLE: u64 = 1 << 16;
 /// The days in which the weight halves.
 const HALF_LIFE: u32 = 7;
-/// `WHOLE * 2^(-n/7)`, rounded. Integers, because all mergers must come to the same bytes.
+/// `WHOLE * 2^(-n/7)`, rounded. Integers, because all mergers must compute the same bytes.
 const WITHIN: [u64; HALF_LIFE as usize] = [65_536, 59_358, 53_761, 48_693, 44_102, 39_945, 36_179];
 
 /// Returns the weight of a contribution that is this many days old, as a part of [`WHOLE`].

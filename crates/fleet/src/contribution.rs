@@ -1,4 +1,4 @@
-//! A contribution: the profile of one host, without what is of no use to others.
+//! A contribution: the profile of one host, without data that no other host can use.
 
 use crate::{Build, Digest, Refused};
 use profile::Profile;

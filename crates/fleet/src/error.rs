@@ -2,7 +2,7 @@
 
 use profile::ProfileError;
 
-/// The reason why bytes from the store or from the spool folder are refused. Nothing has changed then.
+/// The reason why bytes from the store or from the spool folder are refused. A refusal changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refused {
     /// There are more bytes than any such document has.

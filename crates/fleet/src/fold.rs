@@ -9,10 +9,10 @@
 //!   store's own time of the object. No host weighs more than twice the median.
 //! - **A few hosts decide nothing.** Let `t` be a quarter of the hosts, rounded up (0 below three hosts). A
 //!   function that at most `t` hosts have is left out. In every other one, no host weighs more than the host
-//!   with the `t+1`th greatest weight. So up to `t` hostile hosts cannot bring in a function, and in each function
-//!   every one of them weighs no more than some honest host. A quarter, because a sample of a fleet can have far
-//!   more hostile hosts than the fleet: of 16 hosts out of a fleet with 5%, 2 and more are hostile 19 times in
-//!   100, 5 and more once in 1,100.
+//!   with the `t+1`th greatest weight. So up to `t` hostile hosts cannot bring in a function, and in each
+//!   function none of them weighs more than some honest host. It is a quarter, because a sample can have a
+//!   larger share of hostile hosts than its fleet. Take 16 hosts from a fleet with 5% hostile hosts: two or
+//!   more of them are hostile in 19 of 100 samples, five or more in one of 1,100.
 
 use crate::age::{WHOLE, weight};
 use crate::sample::SAMPLE;

@@ -128,8 +128,9 @@ impl Head {
         self.withdrawn.drain(..more);
     }
 
-    /// Returns whether a new aggregate of this set of contributions is worth its waves: the set is another one,
-    /// and it has twice as many hosts, or the last aggregate is older than the policy's interval.
+    /// Returns whether a new aggregate of this set of contributions is worth its waves. The set must have
+    /// changed. Also, it must have twice as many hosts, or the last aggregate must be older than the policy's
+    /// interval.
     #[must_use]
     pub fn is_due(&self, set: Digest, hosts: usize, policy: &Policy, now: u64) -> bool {
         let aged = now >= self.folded_at.saturating_add(policy.every);
@@ -145,8 +146,8 @@ impl Head {
     }
 }
 
-/// Decides how a head goes on. `now` is the store's time in seconds; the votes are on the offer and on the
-/// aggregate in force.
+/// Decides the next step of a head. `now` is the store's time in seconds; the votes are on the offer and on
+/// the aggregate in force.
 #[must_use]
 pub fn advance(head: &Head, policy: &Policy, now: u64, offered: Votes, current: Votes) -> Step {
     if let Some(digest) = head.current.filter(|_| current.verdict() == Verdict::Harmful) {

@@ -1,8 +1,8 @@
 //! Which hosts contribute: those with the lowest ranks of a day.
 //!
-//! A rank is a hash of host, program and day. So the hosts differ each day, and a host gains nothing by being
-//! early or by contributing often. No host needs the number of hosts: it compares its rank with those of the day's
-//! contributions that are there.
+//! A rank is a hash of host, program and day. So other hosts contribute each day, and a host gains nothing by
+//! contributing early or often. No host needs the number of hosts: it compares its rank with the ranks of the
+//! contributions that the day already has.
 
 use crate::{Day, HostId, Program};
 use sha2::{Digest, Sha256};
@@ -35,14 +35,14 @@ impl Rank {
         Self(u64::from_be_bytes(first))
     }
 
-    /// Returns whether it is among the first `percent` of all ranks.
+    /// Returns whether the rank is among the lowest `percent` of all ranks.
     #[must_use]
     pub fn is_within(self, percent: u8) -> bool {
         u128::from(self.0) * 100 < u128::from(percent) << 64
     }
 }
 
-/// Returns whether a host should contribute, beside the hosts that have contributed on this day already.
+/// Returns whether a host should contribute. `there` are the hosts that have contributed on this day already.
 #[must_use]
 pub fn should_contribute(
     host: HostId,

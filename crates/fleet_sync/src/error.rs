@@ -34,7 +34,7 @@ pub enum Trouble {
     Full,
     /// It cannot be written.
     ReadOnly,
-    /// There is no such store, or it cannot do what is needed.
+    /// There is no such store, or it lacks an operation that is needed.
     Wrong,
 }
 

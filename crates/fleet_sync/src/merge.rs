@@ -1,7 +1,7 @@
 //! The merger's part: folds the contributions of a program, signs, and advances the waves.
 //!
 //! Any number of mergers may run, at any time. Each step ends with a head, which is written only if the store
-//! has none of the same number; so a merger that was late, or ended in the middle, has changed nothing.
+//! has no head of the same number. So a merger that is late, or that ends in the middle, changes nothing.
 
 use crate::{Changed, Error, Remote, SigningKey, pack, unpack};
 use fleet::{
@@ -174,7 +174,7 @@ async fn new_offer(
     }
     if profiles.len() < policy.min_hosts {
         return Ok(Err(format!(
-            "{} of the contributions can be used; the policy wants more",
+            "{} of the contributions can be used; the policy requires more",
             profiles.len()
         )));
     }

@@ -34,7 +34,8 @@ pub(crate) async fn policy(config: &Config) -> Result<Policy, Error> {
     parsed.map_err(|why| Error::Refused { object: Key::Policy.path(&program), why })
 }
 
-/// Signs a policy and puts it into the store. Its serial number must be greater than that of the one before.
+/// Signs a policy and puts it into the store. Its serial number must be greater than that of the policy
+/// before.
 pub(crate) async fn set_policy(config: &Config, key: &Path, file: &Path) -> Result<Policy, Error> {
     let key = SigningKey::read(key)?;
     let bytes = files::read(file)?.ok_or_else(|| files::failed(file, &"there is no such file"))?;

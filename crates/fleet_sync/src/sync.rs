@@ -47,8 +47,9 @@ struct Run<'a, S> {
     failed: Option<Error>,
 }
 
-/// Runs once. `now` is this host's clock, in seconds of the Unix epoch; it only names the day of a contribution.
-/// Whatever happens, `done` says what was done, and the inbox has what it had or something newer.
+/// Runs once. `now` is this host's clock, in seconds of the Unix epoch; it only names the day of a
+/// contribution. In every case `done` lists the steps done, and each file of the inbox is the old one or a
+/// newer one.
 ///
 /// # Errors
 /// The first error. The run has done everything else that was possible.

@@ -3,7 +3,7 @@
 use crate::bytes::u64_at;
 use addr::Avma;
 
-/// The facts that tell the main program, the interpreter and the vDSO from the other modules.
+/// The facts that distinguish the main program, the interpreter and the vDSO from the other modules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MainHint {
     /// The path to which `/proc/PID/exe` links, with or without ` (deleted)` at its end.

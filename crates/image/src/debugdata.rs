@@ -16,8 +16,7 @@ const MAX_MEMORY: u32 = 80 << 10;
 /// Unpacks an .xz stream.
 ///
 /// # Errors
-/// Returns [`Error::BadDebugData`] for anything but a sound single stream within the limits of size and
-/// memory.
+/// Returns [`Error::BadDebugData`] unless the input is one sound stream within the limits of size and memory.
 pub(crate) fn unpack(xz: &[u8]) -> Result<Vec<u8>, Error> {
     unpack_at_most(xz, MAX_UNPACKED)
 }
@@ -25,7 +24,7 @@ pub(crate) fn unpack(xz: &[u8]) -> Result<Vec<u8>, Error> {
 fn unpack_at_most(xz: &[u8], limit: usize) -> Result<Vec<u8>, Error> {
     let bad = |what| Error::BadDebugData { what };
     let mut out = Vec::new();
-    // The reader checks the stream's end, with its list of blocks, when it is asked for a byte behind the last.
+    // The reader checks the end of the stream, with its list of blocks, at a read behind the last byte.
     let mut reader = XzReader::new_mem_limit(xz, false, MAX_MEMORY).take(limit as u64 + 1);
     reader.read_to_end(&mut out).map_err(|e| bad(e.to_string()))?;
     if out.len() > limit { Err(bad(format!("it unpacks to more than {limit} bytes"))) } else { Ok(out) }

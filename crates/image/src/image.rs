@@ -170,9 +170,10 @@ impl Image {
         self.module_of(at)?.symbols.name_at(at)
     }
 
-    /// Returns whether these bytes are constants: inside one module, in a segment without write access or in
-    /// its RELRO, and in private mappings that are readable and not writable *now*. The live mappings decide,
-    /// because RELRO is writable until the loader has relocated it, and a program may make any page writable.
+    /// Returns whether these bytes are constants. They must lie inside one module, in a segment without write
+    /// access or in its RELRO. Their mappings must be private, readable, and not writable *now*. The live
+    /// mappings decide, because RELRO is writable until the loader has relocated it, and a program may make
+    /// any page writable.
     #[must_use]
     pub fn is_readonly_data(&self, range: AvmaRange) -> bool {
         let Some(m) = self.module_of(range.start).filter(|m| m.extent.covers(&range)) else { return false };

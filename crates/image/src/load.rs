@@ -11,7 +11,7 @@ use unwind::FrameTable;
 
 /// The page size of x86-64 Linux. Bytes.
 const PAGE: u64 = 4096;
-/// The end of user addresses with four-level paging, and with five-level paging unless a program asks for
+/// The end of user addresses with four-level paging, and with five-level paging unless a program requests
 /// more.
 const USER_END: u64 = 1 << 47;
 /// The largest interpreter path, note segment or dynamic section that is read, in bytes. No sound module has
@@ -133,7 +133,7 @@ fn loads(phdrs: &[Phdr]) -> impl Iterator<Item = &Phdr> {
 }
 
 /// Returns the bias of a module whose ELF header is mapped at `at`. The bias comes from the PT_LOAD whose
-/// first page has file offset 0, because the address of this mapping is known: the stated address of offset 0
+/// first page has file offset 0, because the address of this mapping is known. The stated address of offset 0
 /// is p_vaddr - p_offset. The lowest PT_LOAD need not be the same one, because linker scripts may order
 /// segments otherwise.
 fn bias(phdrs: &[Phdr], at: Avma) -> Option<Bias> {

@@ -1,9 +1,9 @@
 //! The stubs of the procedure linkage table: code that only jumps through a slot, found by its shape.
 //!
-//! Section names are not in memory, so all executable bytes are searched for stubs. A stub is
-//! `jmp *slot(%rip)` through a slot that the relocations name, in one of the linkers' forms, and not inside an
-//! ordinary function (code built with `-fno-plt` has such jumps as tail calls). GNU ld writes one frame table
-//! entry for each of its stub sections; lld and mold write none for them.
+//! Section names are not in memory, so all executable bytes are searched for stubs. A stub is `jmp
+//! *slot(%rip)` in one of the linkers' forms, through a slot that the relocations name. It does not lie
+//! inside an ordinary function: code built with `-fno-plt` has such jumps as tail calls. GNU ld writes one
+//! frame table entry for each of its stub sections; lld and mold write none for them.
 
 use crate::bytes::{array, i32_at};
 use addr::{Addr, Avma, AvmaRange};

@@ -1,9 +1,9 @@
-//! Detection of language runtimes that know code by its address.
+//! Detects language runtimes that look up code by its address.
 //!
-//! Such a runtime looks up program counters or return addresses in tables of its own: to find the references
-//! on a stack, to turn a fault into an exception, or to shadow memory. A clone's addresses are in none of
-//! these tables. Where possible, a runtime is recognised by data that it cannot do without, so it is found in
-//! stripped programs too.
+//! Such a runtime looks up program counters or return addresses in tables of its own. It does so to find the
+//! references on a stack, to turn a fault into an exception, or to shadow memory. A clone's addresses are in
+//! none of these tables. Where possible, a runtime is recognised by data that it cannot do without, so it is
+//! found in stripped programs too.
 
 use crate::bytes::{array, u32_at};
 use crate::{Image, Mapping, Module, ModuleKind};

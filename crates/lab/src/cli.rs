@@ -58,7 +58,7 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Tell from the noise of a run how many pairs of windows find a gain of 1%, 3% or 10%.
+    /// Compute from the noise of a run how many pairs of windows find a gain of 1%, 3% or 10%.
     #[command(
         after_help = "Example:\n  whet-lab power lab-runs/null\n\nEach experiment draws pairs from the run's noise. A gain is found if the 95% interval lies above 1."
     )]

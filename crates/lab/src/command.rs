@@ -1,5 +1,5 @@
-//! Runs programs. `commands.log` records each program and what it printed. A program ends with the lab, and
-//! is ended when its handle is dropped.
+//! Runs programs. `commands.log` records each program with its output. A program ends with the lab, and also
+//! when its handle is dropped.
 
 use crate::clock;
 use crate::error::Error;
@@ -116,11 +116,11 @@ impl Commands {
         file.write_all(text.as_bytes()).map_err(Error::file(&self.log))
     }
 
-    /// Starts a command and does not wait for it. `out` and `err` take its output.
+    /// Starts a command and does not wait for it. Its output goes to `out` and `err`.
     ///
     /// # Errors
-    /// [`Error::File`] if the lab's own program, which starts the command, cannot be started. A missing
-    /// program shows in the exit status: 127.
+    /// [`Error::File`] if the lab's own program, which starts the command, cannot be started. If the
+    /// command's program is missing, the exit status is 127.
     pub fn spawn(&self, spec: &Spec, out: Stdio, err: Stdio) -> Result<Running, Error> {
         self.note(&format!("$ {}", spec.line()))?;
         let cpus: Vec<String> = spec.cpus.iter().map(ToString::to_string).collect();

@@ -3,9 +3,9 @@
 use crate::stats::{self, Estimate};
 use serde::Serialize;
 
-/// Fewer pairs than this say nothing.
+/// The fewest pairs that allow a verdict.
 pub const FEWEST: usize = 8;
-/// The share of sound methods that pass: the interval of the control has this level.
+/// The level of the control's interval. A sound method passes with this probability.
 pub const LEVEL: f64 = 0.99;
 
 /// The control of a run.
@@ -21,13 +21,13 @@ pub struct Control {
     pub verdict: Verdict,
 }
 
-/// What a control says of its run.
+/// The verdict of a control on its run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// No difference was found where there is none.
+    /// The halves do not differ, as they must not.
     Passed,
-    /// A difference was found where there is none, so the run's figures are not to be published.
+    /// The halves differ although nothing was changed. The run's figures are not to be published.
     Failed,
     /// Too few pairs, or none, so the run's figures are not to be published.
     Missing,

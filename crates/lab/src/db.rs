@@ -18,8 +18,7 @@ pub struct Address {
     pub port: u16,
     /// The account.
     pub user: String,
-    /// Its password. It is sent to the server. Apart from that it is only written to a file of the run that
-    /// no other user can read.
+    /// Its password. It is sent to the server, and written to a file of the run that no other user can read.
     pub password: String,
     /// The database that the lab writes to.
     pub database: String,
@@ -72,7 +71,7 @@ impl Address {
 /// A session on a server.
 #[derive(Debug)]
 pub struct Db {
-    /// The connection, for what the methods here do not do.
+    /// The connection, for statements that the methods here do not cover.
     pub conn: Conn,
     address: Address,
 }

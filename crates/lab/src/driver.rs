@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::record::{Latency, Side};
-use crate::windows::{Load, Told};
+use crate::windows::{Load, LoadFigures};
 use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -76,7 +76,7 @@ pub struct Driver {
     times: Vec<Arc<Mutex<Times>>>,
     kinds: Vec<String>,
     threads: Vec<JoinHandle<()>>,
-    last_told: Instant,
+    last_report: Instant,
 }
 
 fn histogram() -> Histogram<u64> {
@@ -112,7 +112,7 @@ impl Driver {
             threads.push(std::thread::spawn(move || work(worker, &shared, &mine, rng, gap)));
         }
         let kinds = kinds.iter().map(|k| (*k).to_owned()).collect();
-        Self { shared, times, kinds, threads, last_told: Instant::now() }
+        Self { shared, times, kinds, threads, last_report: Instant::now() }
     }
 
     /// Returns how many requests failed for reasons of the data. None of them is sent again: the
@@ -240,22 +240,22 @@ impl Load for Driver {
         self.shared.side.store(code, Ordering::Relaxed);
     }
 
-    fn told(&mut self) -> Option<Told> {
+    fn figures(&mut self) -> Option<LoadFigures> {
         let mut sum = histogram();
         for times in &self.times {
             let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = sum.add(&times.fresh);
             times.fresh.reset();
         }
-        let seconds = self.last_told.elapsed().as_secs_f64().max(1e-6);
-        self.last_told = Instant::now();
+        let seconds = self.last_report.elapsed().as_secs_f64().max(1e-6);
+        self.last_report = Instant::now();
         #[expect(clippy::cast_precision_loss, reason = "of a second")]
-        let told = Told {
+        let figures = LoadFigures {
             tps: sum.len() as f64 / seconds,
             response_ms: sum.mean() / 1e3,
             p95_ms: sum.value_at_percentile(95.0) as f64 / 1e3,
         };
-        Some(told)
+        Some(figures)
     }
 }
 

@@ -1,8 +1,8 @@
 //! The hidden subcommand that starts every child. It binds itself to the lab's life and to its CPUs, then
 //! becomes the child.
 //!
-//! The process sets both itself, before it becomes the wanted program. To set them between fork and exec
-//! would need unsafe code here.
+//! The process sets both itself, before it executes the program. To set them between fork and exec would need
+//! unsafe code here.
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -23,7 +23,7 @@ pub fn become_child(parent: i32, cpus: &[usize], command: &[OsString]) -> io::Er
 }
 
 fn prepare(parent: i32, cpus: &[usize]) -> io::Result<()> {
-    // SIGKILL, since a server that is left behind has no use, and its data none.
+    // SIGKILL, since neither a server that is left behind nor its data has a use.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The lab may have ended before that was in force, so its pid is compared.
     if getppid().map(Pid::as_raw_nonzero).is_none_or(|p| p.get() != parent) {

@@ -11,7 +11,7 @@ use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::record::{Event, Place, Step};
-use crate::server::{Home, Server, Settings, Source};
+use crate::server::{Installation, Server, Settings, Source};
 use crate::service::{Recipe, Service};
 use crate::sysbench::Sysbench;
 use crate::target::Target;
@@ -41,7 +41,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Divides the CPUs as a place wants it. Binds the lab, and so every program that it starts, to the
+    /// Divides the CPUs as a place requires. Binds the lab, and so every program that it starts, to the
     /// clients' CPUs.
     ///
     /// # Errors
@@ -78,11 +78,11 @@ impl Lab {
     ///
     /// # Errors
     /// The first error of a setup or of `work`.
-    pub fn each_home(
+    pub fn each_server(
         &mut self,
         database: &Database,
         settings: &Settings,
-        mut work: impl FnMut(&mut Self, &Home, &Place) -> Result<(), Error>,
+        mut work: impl FnMut(&mut Self, &Installation, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let run = self.folder.path().to_owned();
         let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -114,18 +114,18 @@ impl Lab {
                 let parent =
                     folder.map_or_else(|| run.join("work"), |f| at(&f).join(format!("whet-lab-{name}")));
                 self.progress.doing("setting the server up");
-                let home = match source {
-                    Source::Running(url) => Home::running(&self.commands, url, &taken),
+                let installation = match source {
+                    Source::Running(url) => Installation::running(&self.commands, url, &taken),
                     private => {
                         let cpus = &self.placement.server;
                         let places = [run.join("servers"), parent.clone()];
                         let [logs, data] = places.each_ref().map(PathBuf::as_path);
-                        Home::private(&self.commands, private, &taken, [logs, data], cpus, settings)
+                        Installation::private(&self.commands, private, &taken, [logs, data], cpus, settings)
                     }
                 };
-                let worked = home.and_then(|home| {
-                    named = Some(home.name.clone());
-                    work(self, &home, place)
+                let worked = installation.and_then(|installation| {
+                    named = Some(installation.name.clone());
+                    work(self, &installation, place)
                 });
                 // The folder is empty now, if it was created.
                 let _ = fs::remove_dir(&parent);

@@ -18,8 +18,9 @@ pub struct Common {
     /// machine.
     #[arg(long)]
     pub null: bool,
-    /// The number of A/A pairs of windows in each step: nothing is changed between their halves (default: a quarter of
-    /// the pairs, at least 1). A run without enough of them, or in which they differ, is not to be published.
+    /// The number of A/A pairs of windows in each step (default: a quarter of the pairs, at least 1). Nothing
+    /// is changed between the halves of such a pair. A run without enough of them, or in which they differ,
+    /// is not to be published.
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub control: Option<usize>,

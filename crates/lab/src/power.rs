@@ -1,4 +1,5 @@
-//! How many pairs of windows tell a difference of a given size, on a machine with the noise of a run. Pure.
+//! Computes how many pairs of windows find a difference of a given size, on a machine with the noise of a
+//! run. Pure.
 //!
 //! The ratios of a run's pairs, divided by their median, are the noise. An experiment draws pairs from it and
 //! computes the lab's own 95% interval. A true gain multiplies all ratios, and so the interval. So one
@@ -28,7 +29,7 @@ pub struct Row {
     pub found: [f64; 3],
 }
 
-/// Simulates experiments with the noise of `ratios`. Returns nothing of fewer than eight ratios.
+/// Simulates experiments with the noise of `ratios`. Returns nothing for fewer than eight ratios.
 pub fn study(ratios: &[f64], seed: u64) -> Vec<Row> {
     let Some(middle) = stats::median(ratios).filter(|m| *m > 0.0 && ratios.len() >= 8) else {
         return Vec::new();
@@ -37,7 +38,8 @@ pub fn study(ratios: &[f64], seed: u64) -> Vec<Row> {
     let mut rows = Vec::new();
     for pairs in PAIRS {
         rows.push(row(&noise, pairs, seed));
-        // More pairs find what fewer ones find. The rows up to 40 are wanted for their false alarms.
+        // A larger number of pairs finds what a smaller number finds. The rows up to 40 are computed all the
+        // same, for their false alarms.
         if pairs >= 40 && enough(&rows, 0).is_some() {
             break;
         }

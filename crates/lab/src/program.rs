@@ -115,7 +115,7 @@ impl Named {
         })?;
         let tool = tool().ok_or_else(|| Error::Missing {
             program: TOOL.into(),
-            get: "it belongs to whet's sources and knows servers by name: run the lab that was built there (target/release/whet-lab), or name a server's program with --server-binary".into(),
+            get: "it belongs to whet's sources and starts servers by name: run the lab that was built there (target/release/whet-lab), or name a server's program with --server-binary".into(),
         })?;
         let answer = commands.run(&Spec::new(&python).arg(&tool).args(["fetch", name]), FETCH_PATIENCE)?;
         let words = answer.err.trim().trim_start_matches("server.py: ").to_owned();
@@ -156,8 +156,8 @@ fn at(name: &str, path: &Path) -> String {
     format!("--{name}={}", path.display())
 }
 
-/// Returns the options for data and temporary files. The temporary files get a folder of their own: a server
-/// that starts deletes files there that look like its own, and others use /tmp.
+/// Returns the options for data and temporary files. The temporary files get a folder of their own. A
+/// starting server deletes files there that look like its own, and other servers use /tmp.
 fn places(dir: &Path) -> [String; 2] {
     [at("datadir", &dir.join("data")), at("tmpdir", dir)]
 }

@@ -1,6 +1,6 @@
 //! Servers to measure: private servers on their own data folder, or a server that runs already.
 //!
-//! A private server lives as long as its [`Server`], its data as long as its [`Home`]. Both end with the lab:
+//! A private server lives as long as its [`Server`], its data as long as its [`Installation`]. Both end with the lab:
 //! in order, by the unwinding of a panic, or by the kernel if the lab is killed. In the last case the next
 //! lab on this run removes the data.
 
@@ -52,9 +52,9 @@ pub struct Settings {
     pub writes: bool,
 }
 
-/// A server's place: data that is created once, and used by several server processes in turn.
+/// An installation of a server. Its data is created once, and used by several server processes in turn.
 #[derive(Debug)]
-pub struct Home {
+pub struct Installation {
     /// The name in the report.
     pub name: String,
     commands: Commands,
@@ -92,7 +92,7 @@ pub struct Server {
     process: Option<Running>,
 }
 
-impl Home {
+impl Installation {
     /// Creates a private server's data folder below `parent`. The server's own program fills it. `taken` has
     /// the names of the run's other servers, `logs` is the folder for the server's log.
     ///
@@ -120,7 +120,7 @@ impl Home {
         let socket = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
         let socket = socket.map_err(Error::file("/tmp"))?;
         let log = logs.join(format!("{name}.log"));
-        let home = Self {
+        let installation = Self {
             name,
             commands: commands.clone(),
             kind: Kind::Private {
@@ -133,7 +133,7 @@ impl Home {
             },
         };
         program.create(commands, &version, &dir)?;
-        Ok(home)
+        Ok(installation)
     }
 
     /// Uses a server that runs already. Its database is created if it does not exist.
@@ -213,7 +213,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for Installation {
     fn drop(&mut self) {
         match &self.kind {
             Kind::Private { program, dir, log, _socket, .. } => {

@@ -47,7 +47,7 @@ pub fn generator(seed: u64, purpose: &str) -> Pcg64Mcg {
 }
 
 /// Returns the value below which `share` of the sorted values lie, interpolated linearly between neighbours.
-/// `None` of an empty slice.
+/// `None` for an empty slice.
 pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
@@ -63,19 +63,19 @@ pub fn quantile_sorted(sorted: &[f64], share: f64) -> Option<f64> {
     Some(low + (high - low) * at.fract())
 }
 
-/// As [`quantile_sorted`], of values in any order.
+/// As [`quantile_sorted`], for values in any order.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     quantile_sorted(&sorted, share)
 }
 
-/// Returns the median. `None` of an empty slice.
+/// Returns the median. `None` for an empty slice.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }
 
-/// Summarizes samples. `None` of an empty slice.
+/// Summarizes samples. `None` for an empty slice.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     #[expect(clippy::cast_precision_loss, reason = "numbers of samples are small")]
     let n = values.len() as f64;
@@ -134,7 +134,8 @@ pub fn bootstrap_ratio(over: &[f64], under: &[f64], seed: u64) -> Option<Estimat
 }
 
 /// Returns for each of these positive ratios whether it is an outlier: the modified z-score of its logarithm
-/// is above [`OUTLIER_SCORE`]. Of fewer than eight ratios, or if more than half are equal, none is.
+/// is above [`OUTLIER_SCORE`]. With fewer than eight ratios, or if more than half are equal, no ratio is an
+/// outlier.
 pub fn outliers(ratios: &[f64]) -> Vec<bool> {
     let none = vec![false; ratios.len()];
     if ratios.len() < 8 {
@@ -169,8 +170,8 @@ mod tests {
         assert_eq!(summary(&[3.0]).unwrap().deviation, 0.0);
     }
 
-    /// Of many experiments whose true value is 1, about 95% must have 1 in their interval. A method with too
-    /// narrow intervals (the most common mistake) falls well below.
+    /// Of many experiments whose true value is 1, about 95% must have 1 in their interval. A method whose
+    /// intervals are too narrow, the most common mistake, stays well below 95%.
     #[test]
     fn about_95_percent_of_intervals_hold_the_true_value() {
         let mut rng = generator(7, "coverage");

@@ -2,7 +2,7 @@
 
 /// How many rates are compared with as many before them.
 pub const SPAN: usize = 4;
-/// How far the means of two spans may differ, as a share of the older mean.
+/// How far the means of two runs of rates may differ, as a share of the older mean.
 pub const TOLERANCE: f64 = 0.05;
 
 /// Whether the last [`SPAN`] rates have the mean of the [`SPAN`] before them, within [`TOLERANCE`].

@@ -3,7 +3,7 @@
 use crate::command::{Commands, Running, Spec, find, tail};
 use crate::db::Address;
 use crate::error::Error;
-use crate::windows::{Load, Told};
+use crate::windows::{Load, LoadFigures};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -85,8 +85,8 @@ impl Sysbench {
             .arg(format!("--rand-seed={}", seed & 0x7fff_ffff)))
     }
 
-    /// Writes the password to a file that only its owner can read: on the command line it would show in `ps`
-    /// and in the log.
+    /// Writes the password to a file that only its owner can read. On the command line, `ps` and the log
+    /// would show it.
     fn password_file(&self, password: &str) -> Result<PathBuf, Error> {
         if !password.chars().all(|c| c.is_ascii_graphic() && !"#\"'\\".contains(c)) {
             let why = "sysbench reads the password from a file, which takes no blanks, quotes, backslashes and # in it";
@@ -182,14 +182,14 @@ impl Load for SysbenchLoad {
         Ok(())
     }
 
-    fn told(&mut self) -> Option<Told> {
+    fn figures(&mut self) -> Option<LoadFigures> {
         #[expect(clippy::cast_precision_loss, reason = "a handful of threads")]
         let threads = self.threads as f64;
-        let told: Vec<(f64, f64)> = self.drain().iter().filter_map(|l| parse_line(l)).collect();
-        let &(tps, p95_ms) = told.last()?;
+        let figures: Vec<(f64, f64)> = self.drain().iter().filter_map(|l| parse_line(l)).collect();
+        let &(tps, p95_ms) = figures.last()?;
         // The load is a closed loop without pauses, so each thread is always in a transaction.
         let response_ms = if tps > 0.0 { threads * 1e3 / tps } else { 0.0 };
-        Some(Told { tps, response_ms, p95_ms })
+        Some(LoadFigures { tps, response_ms, p95_ms })
     }
 }
 

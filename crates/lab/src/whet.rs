@@ -1,4 +1,4 @@
-//! Runs whet by its command line alone, and keeps the side that a server is on.
+//! Runs whet by its command line alone, and keeps track of the side that a server is on.
 
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
@@ -72,7 +72,7 @@ impl Whet {
     }
 }
 
-/// Brings a server to the wanted side, and at the end back to the state in which it was found.
+/// Brings a server to the requested side, and at the end back to the state in which it was found.
 #[derive(Debug)]
 pub struct Sides {
     whet: Option<Whet>,
@@ -127,8 +127,8 @@ impl Sides {
     /// whet's error.
     pub fn modelled(&self) -> Result<Option<Value>, Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return Ok(None) };
-        // The model comes with a comparison, here the shortest one. Its own figures say too little, which is
-        // exit code 7, and are not used.
+        // The model comes with a comparison, here the shortest one. The comparison's own figures allow no
+        // conclusion, which is exit code 7. They are not used.
         let words = [&self.pid.to_string(), "--rounds", "5", "--window", "0.05"].map(str::to_owned);
         let mut answer = whet.run_unless("measure", &words, &[7])?;
         Ok(answer.get_mut("modelled").map(Value::take).filter(|m| !m.is_null()))

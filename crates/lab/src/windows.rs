@@ -38,7 +38,7 @@ pub struct Plan {
 
 /// The figures that a load reports about once a second.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct LoadFigures {
     /// Transactions per second.
     pub tps: f64,
     /// Mean response time, ms.
@@ -65,7 +65,7 @@ pub trait Load {
     fn side(&mut self, _side: Option<Side>) {}
 
     /// Returns the newest figures since the last call. `None` if there are none.
-    fn told(&mut self) -> Option<Told> {
+    fn figures(&mut self) -> Option<LoadFigures> {
         None
     }
 }
@@ -149,7 +149,7 @@ impl<'a> Measuring<'a> {
             .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
     }
 
-    /// Measures a window that counts for `side`, with the server in `state`. An A/A window leaves no trace in
+    /// Measures a window that counts for `side`, with the server in `state`. An A/A window is left out of
     /// latencies, seconds and marks.
     fn window(&mut self, load: &mut dyn Load, pair: Pair, side: Side, state: Side) -> Result<(), Error> {
         load.side(None);
@@ -160,7 +160,7 @@ impl<'a> Measuring<'a> {
         }
         self.lab.commands.interrupt.sleep(self.plan.settle)?;
         load.check()?;
-        load.told();
+        load.figures();
         if each_second {
             self.flushed = Some(self.gauge.flushed()?);
         }
@@ -207,7 +207,7 @@ impl<'a> Measuring<'a> {
         pair: usize,
         side: Side,
     ) -> Result<(), Error> {
-        let Some(told) = load.told() else { return Ok(()) };
+        let Some(figures) = load.figures() else { return Ok(()) };
         let flushed = self.gauge.flushed()?;
         let pages = flushed.saturating_sub(self.flushed.replace(flushed).unwrap_or(flushed));
         let w = from.until(to, pair, side, None);
@@ -215,9 +215,9 @@ impl<'a> Measuring<'a> {
             at: (to.at - self.begin).as_secs_f64(),
             pair,
             side,
-            tps: told.tps,
-            response_ms: told.response_ms,
-            p95_ms: told.p95_ms,
+            tps: figures.tps,
+            response_ms: figures.response_ms,
+            p95_ms: figures.p95_ms,
             idle: if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 },
             cpus: w.cpu / w.seconds.max(1e-6),
             flushed: pages,

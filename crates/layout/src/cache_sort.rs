@@ -3,8 +3,9 @@
 //! Cache-directed sort, as in LLVM's `CodeLayout` (Newell, Pupyrev and others). Chains of functions are
 //! joined, the pair of the greatest gain first, and laid out by executions per byte. A join has two gains.
 //! First, calls become shorter: each is worth its count over a small power of its distance. Second, two
-//! chains may use the cache better together. The model: a chain that fills a page of a cache with n entries
-//! is found there with the probability that at least one of n entries is its own.
+//! chains may use the cache better together. The model: a cache has n entries, and each entry holds a page at
+//! random. A chain that fills a page is found with the probability that at least one of the n entries holds
+//! it.
 
 use crate::function_order::{CallEdge, FuncNode};
 use std::cmp::Reverse;

@@ -125,8 +125,8 @@ pub fn score(graph: &Graph, order: &[usize]) -> f64 {
         .sum()
 }
 
-/// Returns an order of all blocks: the entry, then the other hot blocks (a count above 0, or an end of an
-/// edge with a count above 0) in the best order found, then the cold ones in their old order.
+/// Returns an order of all blocks: the entry, the other hot blocks in the best order found, the cold blocks
+/// in their old order. A block is hot if its count, or the count of one of its edges, is above 0.
 ///
 /// Chains of blocks are merged by greatest gain, as in the paper. The result never scores below the given
 /// order or the order of greedy fall-through chains, which are also scored.

@@ -50,8 +50,8 @@ pub fn host_cpus() -> f64 {
     (cpus.count() as f64).max(1.0)
 }
 
-/// Returns the number of CPUs that the target can use at once. This is the smallest of three: the CPUs on
-/// which its main thread may run, the quotas of its control group and of those above, and the host's CPUs.
+/// Returns the number of CPUs that the target can use at once. This is the smallest of three numbers: the
+/// CPUs on which its main thread may run, the quotas of its control groups, and the host's CPUs.
 pub fn capacity(pid: Pid) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let allowed = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed:")).map_or(f64::MAX, bits);

@@ -10,6 +10,9 @@ pub enum Error {
     /// The target could not be read or switched.
     #[error(transparent)]
     Engine(#[from] engine::Error),
+    /// Both sides of a comparison of generations are the same one.
+    #[error("generation {0} cannot be compared with itself")]
+    SameGeneration(u32),
     /// The target's work could not be read.
     #[error("cannot read {what}")]
     Work {
@@ -64,6 +67,7 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Engine(e) => e.exit_code(),
+            Error::SameGeneration(_) => ExitCode::Usage,
             Error::Work { source, .. } => source.exit,
             Error::Kernel { .. } => ExitCode::Permission,
             Error::Guard { .. } => ExitCode::Bug,
@@ -79,6 +83,7 @@ impl Error {
     pub fn code(&self) -> &'static str {
         match self {
             Error::Engine(e) => e.code(),
+            Error::SameGeneration(_) => "same_generation",
             Error::Work { .. } => "work",
             Error::Kernel { .. } => "kernel_file",
             Error::Guard { .. } => "no_guard",
@@ -91,6 +96,9 @@ impl Error {
     pub fn next_step(&self) -> String {
         match self {
             Error::Engine(e) => e.next_step(),
+            Error::SameGeneration(_) => {
+                "give two different generations; each `whet optimize` of the process makes one".to_owned()
+            }
             Error::Work { source, .. } => source.next.clone(),
             Error::Kernel { .. } => engine::rights("run as root, or see `whet doctor`").to_owned(),
             Error::Guard { .. } => {

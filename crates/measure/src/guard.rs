@@ -1,9 +1,9 @@
 //! Starts a process that restores the target if the comparing process is killed.
 //!
-//! This guard is whet itself, called with [`GUARD_COMMAND`]. It runs in a process group of its own, so that a
-//! signal to the terminal's or the shell's group does not end both processes. It holds the reading end of a
-//! pipe. A byte in the pipe means that nothing remains to be restored. The end of the pipe without a byte
-//! means that the comparing process is dead, whatever its cause of death.
+//! This guard is whet itself, called with [`GUARD_COMMAND`]. It has a process group of its own. So a signal
+//! to the terminal's or the shell's group does not end both processes. It holds the reading end of a pipe. A
+//! byte in the pipe means that nothing remains to be restored. The end of the pipe without a byte means that
+//! the comparing process is dead, whatever its cause of death.
 
 use crate::{Error, GUARD_COMMAND};
 use engine::{Pid, Switch, TargetState};

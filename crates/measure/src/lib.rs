@@ -36,6 +36,7 @@ pub use guard::guard;
 pub use options::{Options, Progress};
 pub use paired::paired;
 pub use report::{Comparison, EventSource, Events, Method, Report, Verdict, Warning, WorkName};
+pub use session::check;
 pub use window::{HardwareCounts, Side, Window};
 pub use work::{Command, MySql, MySqlOptions, SystemCalls, Work};
 

@@ -14,8 +14,8 @@ pub struct Options {
     /// The pause after each switch before a window begins, so that caches and predictors adapt to the new
     /// code.
     pub pause: Duration,
-    /// Compares two generations of clones instead of clones and originals: the first takes the place of the
-    /// side without clones, the second that of the side with clones.
+    /// Compares two generations of clones instead of clones and originals. The first is the side "without",
+    /// the second the side "with".
     pub between: Option<[u32; 2]>,
     /// The seed of the order within pairs and of the resampling for intervals. The same seed and windows give
     /// the same result. If this is `None`, a seed is drawn.

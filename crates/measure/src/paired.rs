@@ -57,6 +57,11 @@ pub(crate) fn run(
     take: impl FnOnce(&mut Session, &mut Gauge<'_>, u64, &mut dyn FnMut(Progress)) -> Result<Vec<Window>, Error>,
 ) -> Result<Report, Error> {
     let begun = Instant::now();
+    if let Some([a, b]) = options.between
+        && a == b
+    {
+        return Err(Error::SameGeneration(a));
+    }
     let seed = options.seed.unwrap_or_else(Random::draw_seed);
     let mut session = Session::open(pid, options)?;
     let name = WorkName { kind: work.kind().to_owned(), what: work.what() };

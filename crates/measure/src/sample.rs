@@ -6,7 +6,7 @@ use crate::window::{Side, Window};
 
 /// How many times a sample is redrawn for an interval.
 const RESAMPLES: usize = 2000;
-/// The number of neighbouring slices of a classic comparison that are drawn together, so that the interval
+/// The number of neighbouring slices of a classic comparison that are drawn together. So the interval
 /// includes the variation that neighbours share.
 const BLOCK: usize = 5;
 
@@ -49,8 +49,8 @@ impl Sample {
     }
 
     /// Compares a figure that is valid for single windows: the medians of both sides, and the median of the
-    /// ratios within pairs. Returns `None` if the windows are not paired: slices of a minute show no more
-    /// than their sums, which the classic method compares.
+    /// ratios within pairs. Returns `None` if the windows are not paired. The classic method compares the
+    /// sums of its slices instead.
     pub fn medians(&self, seed: u64, figure: impl Fn(&Window) -> f64) -> Option<Comparison> {
         if !self.is_paired {
             return None;

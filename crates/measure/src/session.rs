@@ -4,11 +4,23 @@ use crate::guard::{Guard, restore};
 use crate::{Error, Options, Side};
 use engine::{Code, Pid, StopMs, Switch};
 use std::time::Duration;
+use tracee::Process;
 
 /// The most attempts to switch a target that is busy.
 const ATTEMPTS: u32 = 20;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Checks that a process exists and can be opened. Its work is counted from before the first look at it.
+///
+/// # Errors
+/// [`Error::Engine`] with the errors of [`tracee::preflight`] for a process that cannot be opened.
+pub fn check(pid: Pid) -> Result<(), Error> {
+    match Process::open(pid) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(engine::Error::from(tracee::preflight(pid).err().unwrap_or(e)).into()),
+    }
+}
 
 /// A session with one target. It switches the target, and always leaves it as it was found.
 #[derive(Debug)]
@@ -77,8 +89,9 @@ impl Session {
         (u32::try_from(stops.len()).unwrap_or(u32::MAX), StopMs::of(&stops))
     }
 
-    /// Ends the session and restores the target. If the target has ended, returns the outcome's error, which
-    /// has the same cause as the failure to restore. Otherwise a failure to restore comes before the outcome.
+    /// Ends the session and restores the target. If the target has ended, returns the outcome's error,
+    /// because it has the same cause as the failed restore. Otherwise returns the error of the restore, if
+    /// there is one, before that of the outcome.
     pub fn end<T>(mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         let restored = self.finish();
         match (outcome, restored) {
@@ -101,7 +114,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Only after a panic is there still something to restore.
+        // The session is still open here only after a panic.
         let _ = self.finish();
     }
 }

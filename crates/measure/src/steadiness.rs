@@ -67,8 +67,8 @@ impl Bottleneck {
         Self { usage, capacity, host_busy: (1.0 - host_idle).clamp(0.0, 1.0), busiest_thread }
     }
 
-    /// Returns whether more CPU time would have meant more work: the host had hardly any left, or the target
-    /// used nearly all that it may, or one of its threads hardly slept.
+    /// Returns whether more CPU time would have meant more work. This is so in three cases: the host had
+    /// hardly any CPU time left, the target used nearly all that it may, or one of its threads hardly slept.
     pub fn is_cpu(&self) -> bool {
         self.host_busy >= FULL || self.usage >= FULL * self.capacity || self.busiest_thread >= FULL
     }

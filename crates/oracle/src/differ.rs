@@ -3,8 +3,8 @@
 //! The state problem: the two worlds are equal except for code addresses. A `call` pushes one, so the stacks
 //! differ. A program may read its return address, mangle it (`setjmp`), or look it up (the unwinder). A
 //! comparison that accepts only "the two forms of one address" is wrong at the first mangled address. A
-//! comparison that accepts more finds nothing. So differences are tracked like taint: a register or word that
-//! differs has a [`Stain`], and an instruction may make a new difference only if it reads something stained.
+//! comparison that accepts more finds nothing. So differences are tracked like taint. A register or word that
+//! differs has a [`Stain`]. An instruction may make a new difference only if it reads a stained value.
 //!
 //! | difference | allowed |
 //! |---|---|
@@ -86,8 +86,8 @@ pub(crate) struct Cause {
     pub(crate) inputs: Inputs,
     /// Flags that the instruction may have changed.
     pub(crate) flags: u64,
-    /// True if a new difference is dead: the clone is now between the read of a cloned jump table and its
-    /// jump, or a dead value was pushed or popped.
+    /// True if a new difference is dead. Either the clone is now between the read of a cloned jump table and
+    /// its jump, or a dead value was pushed or popped.
     pub(crate) dead: bool,
 }
 
@@ -96,7 +96,7 @@ pub(crate) const REST: u32 = 32;
 
 impl Stains {
     /// Returns the stained inputs of an instruction. In memory, the old difference of a word that is only
-    /// written counts as well: a part of the word may stay as it was.
+    /// written counts as well, because a part of the word may stay unchanged.
     pub(crate) fn inputs(&self, gprs: u16, flags: u64, vectors: Option<u32>, memory: &[Access]) -> Inputs {
         let mut inputs = Inputs::default();
         for (n, stain) in self.gprs.iter().enumerate().filter(|(n, _)| gprs >> n & 1 == 1) {

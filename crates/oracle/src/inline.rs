@@ -30,8 +30,8 @@ impl Lockstep<'_> {
         let next = Avma(first.next_ip());
         // An extra jump that leads to the call may have out-of-line code for the call behind it. It is no
         // guard.
-        let asks = first.mnemonic() == Mnemonic::Cmp;
-        Ok(asks && self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
+        let compares = first.mnemonic() == Mnemonic::Cmp;
+        Ok(compares && self.atlas.is_within(next, a) && !self.atlas.is_dropped(a, next))
     }
 
     /// Executes the guard and the inlined code behind it. Afterwards both sides are before a call again, or
@@ -41,7 +41,7 @@ impl Lockstep<'_> {
         let (called, compare) = self.decode()?;
         self.note(called.inst, compare.inst);
         if !asks_for_table(&called, &compare) {
-            return Ok(self.wrong("the guard does not ask for what the call reads"));
+            return Ok(self.wrong("the guard does not compare the table that the call reads"));
         }
         let inputs = self.stains.inputs(compare.reads, 0, None, &[]);
         if let Some(n) = inputs.dead {
@@ -49,11 +49,11 @@ impl Lockstep<'_> {
         }
         let table = self.b.memory().u64(Avma(compare.inst.ip_rel_memory_address()))?;
         let is_table = self.b.now.gprs.get(compare.inst.op0_register().number()) == Some(&table);
-        // In the originals' world the table is as it was before any redirect.
+        // In the originals' world the table has no redirect.
         let slot = Avma(table.wrapping_add(called.inst.memory_displacement64()));
         let Some(callee) = self.a.memory().u64(slot).ok().map(Avma).filter(|&f| self.atlas.is_entry(f))
         else {
-            return Ok(self.wrong("the guard asks for what is no table"));
+            return Ok(self.wrong("the guard compares with a value that is no table"));
         };
         if let Some(end) = self.only_b()? {
             return Ok(Some(end));

@@ -16,8 +16,8 @@
 //! original's. Both must give the same frames.
 //!
 //! # What it does not see
-//! A comparison ends where the twins cannot continue alike (see [`End`]): at a system call, at shared memory,
-//! or where a decision of the program depends on a return address, as in the unwinder. The load decides which
+//! A comparison ends where the twins cannot continue alike (see [`End`]). This is at a system call, at shared
+//! memory, or at a decision that depends on a return address, as in the unwinder. The load decides which
 //! functions are examined.
 #![forbid(unsafe_code)]
 

@@ -512,8 +512,8 @@ fn text(inst: &Instruction) -> String {
 /// Returns the parts of two extended states that differ, as bits (see [`REST`]), and the offset of the first
 /// difference.
 fn differences(a: &[u8], b: &[u8]) -> (u64, usize) {
-    // Of the XSAVE area (Intel SDM volume 1, 13.4), two ranges are no state of the program: the code and data
-    // addresses of the last x87 instruction, and the bytes for software with the header.
+    // Two ranges of the XSAVE area (Intel SDM volume 1, 13.4) are no state of the program. These are the code
+    // and data addresses of the last x87 instruction, and the bytes for software with the header.
     const SKIPPED: [std::ops::Range<usize>; 2] = [8..24, 464..576];
     let mut bits = 0;
     let mut first = None;

@@ -68,9 +68,9 @@ pub enum Difference {
         /// Offset of the first difference in the XSAVE area. Bytes.
         at: usize,
     },
-    /// A dead value was read: a register that may differ between the read of a cloned jump table and its
-    /// jump, after the jump; a register or flag that only the clone changed; or the word pushed by a call
-    /// whose callee is inlined.
+    /// A dead value was read. It is one of three: the register with the destination of a cloned jump table,
+    /// read after the jump; a register or flag that only the clone changed; the word pushed by a call whose
+    /// callee is inlined.
     Dead {
         /// Its name.
         name: &'static str,

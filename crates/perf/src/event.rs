@@ -10,19 +10,19 @@ use sys::bindings::{self, perf_event_attr};
 pub enum Source {
     /// The CPU's cycle counter.
     Cycles,
-    /// The kernel's per-thread CPU clock (a timer). It works without performance counters, as in most VMs.
+    /// The kernel's CPU clock of a thread, a timer. It needs no performance counters, which most VMs lack.
     CpuClock,
     /// The CPU's counter of taken branches: the only event with which AMD's Zen 3 records branches.
     TakenBranches,
 }
 
-/// Cycles per second assumed for a rate in samples per second. It is near enough for CPUs of 2 to 5 GHz, and
-/// a fixed period gives all samples equal weight.
+/// Cycles per second assumed for a rate in samples per second. It is close enough for CPUs of 2 to 5 GHz. A
+/// fixed period gives all samples equal weight.
 const ASSUMED_HZ: u64 = 3_000_000_000;
 /// Taken branches per second assumed for a rate in samples per second: one in ten cycles.
 const ASSUMED_BRANCHES: u64 = ASSUMED_HZ / 10;
-/// AMD's number for retired taken branches (`AMD_FAM19H_BRS_EVENT`). On other CPUs it is another event; if
-/// their cycle counter records no branches, that event does not either.
+/// AMD's number for retired taken branches (`AMD_FAM19H_BRS_EVENT`). On other CPUs the number means another
+/// event, which records branches only if their cycle counter does.
 const AMD_TAKEN_BRANCHES: u32 = 0xc4;
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -52,7 +52,7 @@ pub(crate) fn attributes(source: Source, hz: u32, sample_type: u64, watermark: u
     attr
 }
 
-/// Adds the last taken branches of user code.
+/// Adds the last taken branches of user code to each sample.
 pub(crate) fn with_branches(mut attr: perf_event_attr) -> perf_event_attr {
     attr.sample_type |= crate::record::field::BRANCH_STACK;
     attr.branch_sample_type = (bindings::PERF_SAMPLE_BRANCH_USER | bindings::PERF_SAMPLE_BRANCH_ANY).into();

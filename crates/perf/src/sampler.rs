@@ -4,9 +4,9 @@
 //! kernel refuses buffers for inherited events that follow a thread over CPUs, so there is an event for each
 //! pair.
 //!
-//! A thread that is created while events are being opened may be sampled twice: by the event inherited from
-//! its parent and by its own, if a later listing finds it. Samples name the *opened* event, so samples of the
-//! inherited copy are recognized and dropped.
+//! A thread that is created while events are being opened may be sampled twice. It has the event inherited
+//! from its parent, and its own if a later listing finds it. Samples name the *opened* event, so samples of
+//! the inherited copy are recognized and dropped.
 
 use crate::capability::{self, paranoid};
 use crate::error::Error;

@@ -46,9 +46,9 @@ pub fn choose(samples: &[u64], coverage: Coverage) -> Vec<usize> {
         .collect()
 }
 
-/// Returns which blocks of a function belong in its clone: the entry, every block with a sample, and every
-/// block that was inferred to run at least once in 1000 calls. A small block that leads from hot code only
-/// back into hot code belongs there too. All other blocks are left to the original.
+/// Returns which blocks of a function belong in its clone. These are the entry, every block with a sample,
+/// and every block that is inferred to run at least once in 1000 calls. A small block that leads from hot
+/// code only back into hot code belongs there too. All other blocks are left to the original.
 ///
 /// `samples` is in the order of `Cfg::blocks`; missing samples and counts are 0.
 #[must_use]

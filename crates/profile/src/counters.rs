@@ -1,7 +1,7 @@
 //! Exact counts from few counters.
 //!
 //! After Knuth and Stevenson, "Optimal measurement of points for program frequency counts" (BIT 1973), and
-//! Ball and Larus, "Optimally profiling and tracing programs" (TOPLAS 1994): in a circulation, the flows
+//! Ball and Larus, "Optimally profiling and tracing programs" (TOPLAS 1994). In a circulation, the flows
 //! outside a spanning tree determine those on the tree. With a spanning tree of the greatest weight, the
 //! counters are incremented as rarely as possible.
 
@@ -65,9 +65,9 @@ pub struct Solved {
 impl CounterPlan {
     /// Places the counters where, in sum, they are incremented least often.
     ///
-    /// `estimate` holds consistent counts known so far, up to a factor; it may be empty. Where it has no
-    /// count, or the same count for two places, a guess from the shape of the graph decides, and then the
-    /// cost of a counter there. `countable` returns how a counter can be placed at a point, or `None` if it
+    /// `estimate` holds consistent counts known so far, up to a factor; it may be empty. Two places may have
+    /// no count, or the same. Then a guess from the shape of the graph decides, and after it the cost of a
+    /// counter at each place. `countable` returns how a counter can be placed at a point, or `None` if it
     /// cannot.
     #[must_use]
     pub fn new(cfg: &Cfg, estimate: &Counts, countable: &dyn Fn(Point) -> Option<Spot>) -> Self {
@@ -156,7 +156,7 @@ impl CounterPlan {
     /// Returns how many more counters would be needed to determine all counts, on links that cannot have a
     /// counter.
     #[must_use]
-    pub fn untold(&self) -> usize {
+    pub fn missing_counters(&self) -> usize {
         self.roles.iter().filter(|r| matches!(r, Role::Open { .. })).count()
     }
 
@@ -166,7 +166,7 @@ impl CounterPlan {
     #[must_use]
     pub fn solve(&self, values: &[u64]) -> Solved {
         let flows = self.flows(values);
-        let open = self.untold() > 0;
+        let open = self.missing_counters() > 0;
         match flows.iter().map(|&f| u64::try_from(f)).collect::<Result<Vec<u64>, _>>() {
             Ok(whole) => Solved {
                 counts: counts_of(self.blocks, &self.links, &whole),

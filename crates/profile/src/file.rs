@@ -1,5 +1,5 @@
 //! Execution counts, kept in a file. They are listed by module (its build-id) and function (its stated
-//! address and the hash of its graph), so they are valid for every process that runs the same build, on this
+//! address and the hash of its graph). So they are valid for every process that runs the same build, on this
 //! host or another.
 //!
 //! The text form has a line for each fact, in a fixed order, so two files can be compared line by line:
@@ -33,9 +33,9 @@
 //!   kind of its symbol, `global`, `local`, `shared` (one of several local symbols of the same name) or
 //!   `none`, and its name.
 //! - `hits`: the samples of the function by block: each block's start and its samples.
-//! - A line that begins with a sign is a block: its start, the start of its last instruction other than a
-//!   `nop`, its executions, and for each edge the destination and the edge's executions. Blocks and edges
-//!   that never ran are left out.
+//! - A line that begins with a sign is a block. It has the block's start, the start of its last instruction
+//!   other than a `nop`, and its executions. The destination and the executions of each edge follow. Blocks
+//!   and edges that never ran are left out.
 //! - `call`: the instruction, the callee (`ADDRESS@BUILD-ID` in another module) and the number of calls.
 //! - `leads`: an indirect call or jump, the number of its observations, and the functions that it reached,
 //!   each with the number of observations that saw it.

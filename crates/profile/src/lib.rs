@@ -1,7 +1,7 @@
 //! Execution counts of blocks and edges.
 //!
-//! Counts come from one of three sources: samples on the graphs, made consistent by flow inference; the CPU's
-//! records of taken branches; or exact counts from as few counters as determine them.
+//! Counts come from one of three sources: samples, made consistent by flow inference; the CPU's records of
+//! taken branches; or exact counters, as few as determine all counts.
 //!
 //! The input is control-flow graphs, and sampled instruction addresses, branch stacks, or the values of the
 //! counters of a [`CounterPlan`]. The output is counts of blocks and edges in which as much flows into each
@@ -11,6 +11,7 @@
 
 mod branch_flow;
 mod branch_stacks;
+mod call_graph;
 mod choose;
 mod counters;
 mod counts;
@@ -25,6 +26,7 @@ mod test_cfg;
 
 pub use branch_flow::{BranchProfile, Rejected};
 pub use branch_stacks::{BranchStacks, Run, Taken};
+pub use call_graph::{CallCount, CallGraph, CallNode, EstimatedStack};
 pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};

@@ -1,9 +1,9 @@
 //! A function as a closed circulation of control.
 //!
 //! Each block is a link from the node where it begins to the node where it ends. Each edge of the function is
-//! a link between blocks. One more node, the world, closes the circulation: a link leads from it to each
-//! block that is entered from outside, and to it from each place where control leaves. As much flows into
-//! each node as out of it.
+//! a link between blocks. One more node, the world, closes the circulation. From it, a link leads to each
+//! block that is entered from outside. To it, a link leads from each place where control leaves. The flow
+//! into each node equals the flow out of it.
 
 use crate::counts::{Counts, graph_of};
 use code::{BlockId, Cfg, Point};
@@ -44,8 +44,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Returns the place of the link's counter. No counter can see control enter from outside or leave by no
-    /// edge.
+    /// Returns the place of the link's counter. `None` for an entrance and an exit, where no counter can be
+    /// placed.
     pub(crate) fn point(&self) -> Option<Point> {
         match self.place {
             Place::Block(b) => Some(Point::Block(b)),
@@ -54,7 +54,7 @@ impl Link {
         }
     }
 
-    /// Returns how often the link was passed according to these counts; 0 if they do not say.
+    /// Returns how often control passed the link according to these counts; 0 if they have no number for it.
     pub(crate) fn of(&self, counts: &Counts) -> u64 {
         let at = |v: &[u64], b: BlockId| v.get(b.index()).copied().unwrap_or(0);
         match self.place {

@@ -60,9 +60,9 @@ fn survey(path: &str) -> Survey {
             });
         }
         let plan = CounterPlan::new(&cfg, &Counts::default(), &countable);
-        s.cycles.all += plan.points().len() + plan.untold();
-        s.cycles.dark += plan.untold();
-        s.functions.add(plan.untold() > 0);
+        s.cycles.all += plan.points().len() + plan.missing_counters();
+        s.cycles.dark += plan.missing_counters();
+        s.functions.add(plan.missing_counters() > 0);
         s.leaving.add(cfg.tables.iter().any(|t| t.cloneable.is_none()));
     }
     println!("{path}: not to be counted:");

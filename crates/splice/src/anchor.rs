@@ -90,7 +90,7 @@ pub struct Anchor {
     pub slot: Option<Avma>,
     /// The value of that pointer before whet changed it.
     pub original: u64,
-    /// The redirects for unwinders that walk the list of modules, if there are any.
+    /// The redirects for unwinders that iterate over modules, if there are any.
     pub hook: Option<Hook>,
     /// The memory in which clones count, if some did.
     pub counters: Option<CounterArea>,

@@ -1,9 +1,9 @@
 //! Code caches that are mapped from files.
 //!
-//! Profilers that know nothing of whet look at the file behind a mapping. So the cache lies in a file that is
-//! an ELF file that is read-only for good once whet has written it (`tracee::SealedFile`). Clones and tables
-//! are in it when it is mapped; what belongs to the process alone (journal, records, notes) is written to the
-//! process's private copies of its pages, as into anonymous memory.
+//! Unmodified profilers read the file behind a mapping. So the cache lies in an ELF file, which is read-only
+//! for good once whet has written it (`tracee::SealedFile`). The file has clones and tables before it is
+//! mapped. The journal, records and notes belong to the process alone. They are written to the process's
+//! private copies of pages, as into anonymous memory.
 //!
 //! If the process cannot take a file, the cache goes to anonymous memory.
 
@@ -88,8 +88,8 @@ fn map_each(stopped: &mut Stopped<'_>, caches: &[CachePlan], fds: &[u64]) -> Res
     Ok(())
 }
 
-/// Returns whether an error says that the process, or this host, does not do with files: rules of a security
-/// module, limits, an old kernel, missing capabilities.
+/// Returns whether an error means that files are not possible in this process or on this host. Causes are a
+/// security module, limits, an old kernel, missing capabilities.
 pub(crate) fn is_refusal(e: &Error) -> bool {
     use tracee::Error as T;
     matches!(

@@ -2,8 +2,8 @@
 //!
 //! A counter is at an offset from the GS base of its thread. User space on x86-64 Linux leaves that base 0
 //! (psABI 3.4.2 assigns only FS to threads), so whet can use it. In a stop, every thread's base is set to the
-//! start of a part of the area. A thread created later uses the part of its creator; counts that two threads
-//! write at once may be lost.
+//! start of a part of the area. A thread created later uses the part of its creator. Two threads that write
+//! one count at once may lose a count.
 //!
 //! INVARIANT(lent): the area is mapped and on record before a base points into it. It is unmapped only after
 //! no clone counts and no base points into it any more ([`crate::quiet`]).
@@ -161,7 +161,10 @@ pub(crate) fn hand_out(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<
 ///
 /// # Errors
 /// [`Error::Tracee`].
-pub(crate) fn take_back(stopped: &mut Stopped<'_>, area: &CounterArea) -> Result<Option<(i32, u64)>, Error> {
+pub(crate) fn reset_bases(
+    stopped: &mut Stopped<'_>,
+    area: &CounterArea,
+) -> Result<Option<(i32, u64)>, Error> {
     let mut own = None;
     for tid in stopped.threads() {
         let mut regs = stopped.regs(tid)?;

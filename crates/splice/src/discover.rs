@@ -81,8 +81,8 @@ impl Installed {
         (self.is_counting() || self.anchor.counters.is_some()) && !self.counts_for_good()
     }
 
-    /// Returns whether an older whet has left clones that count for ever, and threads with GS bases for them:
-    /// their journals do not list the counters.
+    /// Returns whether an older whet has left clones that count for ever, and threads with GS bases for them.
+    /// The journals of such clones do not list the counters.
     #[must_use]
     pub fn counts_for_good(&self) -> bool {
         self.caches.iter().any(|c| c.header.counting && c.header.notes.is_empty())

@@ -86,7 +86,7 @@ pub enum Error {
         expected: u64,
     },
     /// An unwinder's call of `dl_iterate_phdr` has changed.
-    #[error("the unwinder's call of dl_iterate_phdr at {0} is not as it was; somebody else has patched it")]
+    #[error("the unwinder's call of dl_iterate_phdr at {0} has changed; another program has patched it")]
     WalkChanged(Avma),
     /// A thread uses its GS base itself, so nothing can be counted through it.
     #[error("thread {tid} has a GS base of its own ({base:#x}): counters would meet its data")]

@@ -1,5 +1,5 @@
-//! Faults that tests request: die at numbered points, write as a later version may, or fill pages and lists
-//! sooner.
+//! Faults that tests request: death at numbered points, journals of a later version, and pages and lists that
+//! are full sooner.
 //!
 //! Every step that changes the target passes a point. With `WHET_FAULT=n` in the environment the n-th passed
 //! point kills whet as `kill -9` would. So a test can try all points and check the remaining state.
@@ -19,8 +19,8 @@ pub fn point() {
     }
 }
 
-/// Changes a journal and its records to the form that a whet of version `WHET_JOURNAL_VERSION` might write,
-/// if that variable is set: all parts that are not frozen differ.
+/// If `WHET_JOURNAL_VERSION` is set, changes a journal and its records to a form that a whet of that version
+/// might write. All parts that are not frozen differ.
 pub fn write_as_later(header: &mut [u8], records: &mut [u8]) {
     let version = std::env::var("WHET_JOURNAL_VERSION").ok().and_then(|n| n.parse::<u32>().ok());
     let Some(version) = version.filter(|v| *v > VERSION) else { return };

@@ -6,8 +6,8 @@
 //! mapping. The anchor lists this mapping as one more region before any thread is sent there.
 //!
 //! As in every region, the tables begin with a journal, here of generation 0 and without records. The program
-//! headers follow, by which the region is reported as a module. So unwinders that walk the list of modules
-//! find these tables as they find those of clones.
+//! headers of the region follow, so that it is reported as a module. Unwinders that iterate over modules find
+//! these tables in the same way as the tables of clones.
 
 use crate::anchor::{Anchor, Region};
 use crate::toggle::Word;
@@ -36,8 +36,8 @@ pub(crate) fn publish(process: &Process, anchor: &mut Anchor) -> Result<(), Erro
     }
     admit(process, anchor)?;
     for code in process.unlisted_finishing_code() {
-        // If the page is full, or another whet has added to the list since the anchor was read, the code
-        // stays unused.
+        // If the page is full, or another whet has changed the list since the anchor was read, the code stays
+        // unused.
         if anchor.room_in_page() == 0 {
             return Ok(());
         }

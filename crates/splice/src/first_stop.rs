@@ -1,8 +1,8 @@
 //! The first stop of a process. After it, no stop can end a call early.
 //!
-//! A stop may end a call early. Routines finish such a call (`tracee::FinishingCode`), and have to be mapped
-//! first. But to map memory a thread has to be stopped, and if all threads are in the middle of transfers,
-//! that thread is in such a call. And no thread may be in a routine before unwinders can pass the routine.
+//! A stop may end a call early. Routines finish such a call (`tracee::FinishingCode`). They have to be mapped
+//! first, and to map memory a thread has to be stopped. If all threads are in the middle of transfers, this
+//! very stop ends a transfer early. And no thread may be in a routine before unwinders can pass the routine.
 //!
 //! So one stop of all threads does all of it, before any other stop. It maps the anchor and the routines,
 //! lists their tables, and redirects unwinders to the list. Threads whose calls this very stop has ended
@@ -20,7 +20,7 @@ pub struct FirstStop<'a> {
     pub anchor_at: Avma,
     /// The pointer by which the unwinder looks code up, if there is one.
     pub lookup: Option<FindObject>,
-    /// The redirects for unwinders that walk the list of modules, if there are any.
+    /// The redirects for unwinders that iterate over modules, if there are any.
     pub hook: Option<&'a Hook>,
 }
 

@@ -121,8 +121,8 @@ pub struct Plan {
     pub caches: Vec<CachePlan>,
     /// The unwinder's lookup, if it calls `_dl_find_object`.
     pub lookup: Option<FindObject>,
-    /// The redirects for unwinders that walk the list of modules, if there are any: with all records of
-    /// earlier generations, in their order.
+    /// The redirects for unwinders that iterate over modules, if there are any, with all records of earlier
+    /// generations in their order.
     pub hook: Option<Hook>,
     /// The address of a new anchor's two pages, or, if the target has an anchor, of a further page of its
     /// list.

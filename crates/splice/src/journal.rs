@@ -2,9 +2,9 @@
 //!
 //! It lies at the start of the cache's data mapping (`r--`; only a debugger's write changes it). All numbers
 //! are little-endian. First comes a header of [`HEADER_LEN`] bytes. At offset 256 follow the program headers
-//! by which the cache is reported to walkers of the module list. The header has the addresses of the rest:
-//! records, the address map, notes. A change of this format must change [`VERSION`] and keep what `frozen`
-//! lists: of a later version a reader reads only the frozen part, and never guesses.
+//! by which the cache is reported as a module. The header has the addresses of the rest: records, the address
+//! map, notes. A change of this format must change [`VERSION`] and keep the part that `frozen` lists. Of a
+//! later version a reader reads only this part, and never guesses.
 
 use crate::{Error, frozen};
 use addr::{Addr, Avma, AvmaRange};

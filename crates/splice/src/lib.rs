@@ -7,9 +7,8 @@
 //! The order of an installation makes every prefix of it a correct program:
 //! 1. the anchor, the code caches and their journals are mapped and filled; nothing refers to them yet;
 //! 2. the caches' unwind tables are published in the anchor;
-//! 3. with all threads stopped, the unwinder's lookup is redirected to the anchor (by a pointer, or by the
-//!    entry of `dl_iterate_phdr`). Then redirects are written, each inside one page by one write, each valid
-//!    alone;
+//! 3. with all threads stopped, the unwinder's lookup is redirected to the anchor, by a pointer or by calls
+//!    of `dl_iterate_phdr`. Then redirects are written, each inside one page by one write, each valid alone;
 //! 4. the journal is marked as applied.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The list of regions: the anchor's page, and further pages chained behind it.
+//! The list of regions, in the anchor's page and in further pages chained behind it.
 //!
 //! The format is frozen (`frozen`). Two kinds of readers search the list while a whet adds to it: routines in
 //! the target, which take no lock, and other whets.

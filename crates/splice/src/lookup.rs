@@ -1,10 +1,10 @@
 //! The lookup by which the unwinder finds the frame tables of clones.
 //!
 //! libgcc (from GCC 12 on glibc 2.35) calls `_dl_find_object`. In libc this function only loads the address
-//! of `_rtld_global_ro` and jumps through one pointer in it (glibc 2.35, `elf/dl-find_object.c` and
-//! `sysdeps/generic/ldsodefs.h`, `GLRO (dl_find_object)`). whet redirects that one pointer to a routine in
-//! the anchor. Exceptions, `backtrace` and thread cancellation then find clones, with no code patched and
-//! nothing called in the target.
+//! of `_rtld_global_ro` and jumps through one pointer in it: `GLRO (dl_find_object)` in
+//! `elf/dl-find_object.c` and `sysdeps/generic/ldsodefs.h` of glibc 2.35. The pointer is redirected to a
+//! routine in the anchor. Exceptions, `backtrace` and thread cancellation then find clones, with no code
+//! patched and nothing called in the target.
 
 use crate::anchor::{COUNT, REGION_LEN, REGIONS};
 use crate::list::{NEXT, PAGE_COUNT, PAGE_NEXT, PAGE_REGIONS, PAGES};

@@ -6,9 +6,10 @@
 //! unloaded module.
 //!
 //! A *mark* distinguishes the two: the process's own copy of the module's first page, which holds the ELF
-//! header. Nothing else writes to that page, so the kernel keeps no copy of it for the process, until whet
-//! writes one byte of it unchanged. The copy disappears with the mapping. So if a page has an ELF header and
-//! the process has its own copy of it, the same module has been mapped there ever since.
+//! header. Nothing else writes to that page, so the process has no copy of its own. whet makes the kernel
+//! create one: it writes one byte with the value that the byte has. The copy disappears with the mapping. So
+//! if a page has an ELF header and the process has its own copy of it, the same module has been mapped there
+//! ever since.
 //!
 //! INVARIANT(marked first): a module is marked before the first read of its bytes that decides what is
 //! written. The mark and each later write are made with all threads stopped, when no library can be loaded or

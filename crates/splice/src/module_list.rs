@@ -1,4 +1,4 @@
-//! The routine by which unwinders that walk the list of modules find the frame tables of clones.
+//! The routine by which unwinders that iterate over modules find the frame tables of clones.
 //!
 //! Before glibc 2.35, and in LLVM's and the nongnu libunwind on any glibc, an unwinder calls
 //! `dl_iterate_phdr` and looks for `PT_GNU_EH_FRAME` among the program headers that it gets. So the calls of

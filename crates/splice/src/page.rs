@@ -1,10 +1,10 @@
 //! Brings the sites of one page to their intended state.
 //!
-//! Sites of different generations may overlap. One generation may have redirected a function's entry; a later
-//! one that leaves this function alone may have redirected a call in its first bytes. So all redirects of the
-//! journals are removed first, the newest first, until no more can be removed. Only the bytes then left show
-//! whether something else has changed them. Then the intended redirects are put in. All of this happens in a
-//! copy of the page's bytes.
+//! Sites of different generations may overlap. One generation may have redirected a function's entry. A later
+//! generation may leave this function alone and have redirected a call in its first bytes. So all redirects
+//! of the journals are removed first, the newest first, until no more can be removed. Only the bytes then
+//! left show whether something else has changed them. Then the intended redirects are put in. All of this
+//! happens in a copy of the page's bytes.
 
 use crate::write::Write;
 use crate::{Record, RedirectKind};

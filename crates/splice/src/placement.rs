@@ -17,8 +17,8 @@ const BREAK_ROOM: u64 = 512 << 20;
 const STACK_ROOM: u64 = 256 << 20;
 
 /// How far below libraries a cache is placed. The kernel places mappings from the top down (mmap(2), the
-/// default layout of x86-64 Linux): threads' stacks and heaps come to lie right below the libraries, perhaps
-/// while clones are built.
+/// default layout of x86-64 Linux). So stacks and heaps of new threads may be mapped right below the
+/// libraries while clones are built.
 const MAP_ROOM: u64 = 512 << 20;
 
 /// The kind of mapping that limits a hole.

@@ -1,9 +1,9 @@
-//! The end of counting: from then on clones that counted only do what their originals do, and no thread has a
-//! GS base set by whet.
+//! Ends counting. Afterwards counting clones behave as their originals, and no thread has a GS base set by
+//! whet.
 //!
-//! In a clone that counts, only instructions of counters access memory behind the GS base. They have 9 bytes,
+//! In a clone that counts, only counters access memory behind the GS base. Such an instruction has 9 bytes,
 //! and the first byte is the GS prefix. A short jump over the other bytes replaces the first two bytes. If a
-//! page ends between these two, the opcode, which then begins the next page, becomes that of a nop.
+//! page ends between these two, the bytes behind the prefix become a nop instead, so that one page changes.
 //!
 //! INVARIANT(boundaries): an instruction begins only where one began before, so a thread may be anywhere. A
 //! counter of three instructions may be cut short: no later instruction reads its register.
@@ -11,7 +11,7 @@
 //! count have their own memory.
 
 use crate::counter_sites::{CounterSites, HEAD};
-use crate::counters::{release_counters, take_back};
+use crate::counters::{release_counters, reset_bases};
 use crate::write::{self, Write};
 use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -56,8 +56,8 @@ pub fn end_counting(process: &Process, installed: &Installed, policy: &Policy) -
     Ok(Ended { report, own_base })
 }
 
-/// Returns the caches that count according to their journals. If counters' memory is on record but no journal
-/// says so, all caches that ever counted may still count.
+/// Returns the caches that count according to their journals. If no journal says so, returns all caches that
+/// ever counted, since each may still count.
 fn counting(installed: &Installed) -> impl Iterator<Item = &Cache> {
     let all = !installed.is_counting();
     installed.caches.iter().filter(move |c| c.header.counting && (all || c.header.state != State::Undone))
@@ -89,7 +89,7 @@ pub(crate) fn silence(
             change.put(process)?;
         }
         fault::point();
-        area.map_or(Ok(None), |area| take_back(&mut stopped, &area))
+        area.map_or(Ok(None), |area| reset_bases(&mut stopped, &area))
     };
     let outcome = quiet();
     let released = stopped.release()?;
@@ -100,9 +100,9 @@ pub(crate) fn silence(
     Ok(own_base)
 }
 
-/// Returns the pages of a text with such places in their intended state: whole pages, which the kernel writes
-/// one by one. `edit` gets the number of a place, its bytes and its address. It returns whether the bytes
-/// were as expected.
+/// Returns a write that changes the instructions of counters at `sites`. It covers whole pages, which the
+/// kernel writes one by one. `edit` gets the number of a site, its bytes and its address, and changes the
+/// bytes. It returns `false` if the bytes are not as expected.
 pub(crate) fn change(
     process: &Process,
     text: AvmaRange,
@@ -148,8 +148,8 @@ pub(crate) fn count_again(bytes: &mut [u8], at: Avma, head: [u8; HEAD]) -> bool 
     }
 }
 
-/// Replaces a counter's instruction at `at` by one without effect; `false` if it is not a counter's
-/// instruction.
+/// Replaces a counter's instruction at `at` by one without effect. Returns `false` if the bytes are not a
+/// counter's instruction.
 fn pass_over(bytes: &mut [u8], at: Avma) -> bool {
     let splits = splits(at);
     let done = if splits { bytes.get(1..5) == Some(&NOP) } else { bytes.starts_with(&JUMP) };

@@ -1,4 +1,4 @@
-//! One write of a change, and how to tell later that the kernel lost it.
+//! One write of a change, and the later check whether the kernel lost it.
 
 use crate::Error;
 use addr::{Avma, AvmaRange};

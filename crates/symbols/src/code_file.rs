@@ -1,5 +1,5 @@
-//! The ELF file that a code cache is mapped from, so that tools which know nothing of whet find names and
-//! frame tables of clones.
+//! The ELF file that a code cache is mapped from. Unmodified tools find names and frame tables of clones in
+//! it.
 //!
 //! Offset 0 of the file is the start of the clones' mapping, and an address in the file is its offset. The
 //! clones' mapping is followed by that of the data, with the frame tables; both are segments. So tables that

@@ -1,5 +1,5 @@
-//! Parts that the tests of several crates share: random numbers that are the same on every machine, and
-//! programs that are compiled for a test. No product code uses this crate.
+//! Parts that the tests of several crates share: programs compiled for a test, and random numbers that are
+//! the same on every machine. No product code uses this crate.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![allow(clippy::print_stdout, reason = "a test says what it skips")]

@@ -49,7 +49,7 @@ mod tests {
             .collect()
     }
 
-    /// The arrows of DESIGN.md. Data flows one way; nobody reaches back or around.
+    /// The arrows of DESIGN.md. Data flows one way; no crate uses a crate behind or around these arrows.
     #[test]
     fn arrows_between_crates() {
         let arrows: BTreeMap<&str, &[&str]> = BTreeMap::from([

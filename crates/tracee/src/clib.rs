@@ -2,9 +2,9 @@
 //!
 //! glibc before 2.41 cancels in the handler of a signal, wherever the thread is. In glibc from 2.41 on, and
 //! in musl, the handler checks by an address whether the thread is about to wait, and does nothing in a
-//! routine of whet. There the signal ends the call, as any signal with a handler does, and behind the call
-//! the library checks whether the thread is to be cancelled. But the signal restarts calls (`SA_RESTART`). So
-//! a transfer must not be restartable: see [`crate::finish`]. Waits with a timeout never are (`signal(7)`).
+//! routine of whet. There the signal ends the call, as any signal with a handler does. Behind the call the
+//! library checks whether the thread is to be cancelled. But the signal restarts calls (`SA_RESTART`). So a
+//! transfer must not be restartable: see [`crate::finish`]. Waits with a timeout never are (`signal(7)`).
 //!
 //! LIMIT: the signal may come in the nanoseconds between a thread's return to user code and its call in the
 //! routine. Then a wait continues until its timeout.

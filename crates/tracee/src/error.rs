@@ -165,7 +165,7 @@ pub enum Error {
     /// No code of the target leads to `rt_sigreturn`. If whet died while a thread ran a system call for it,
     /// the thread would be lost.
     #[error("no code of process {0} leads a thread back from a system call")]
-    NoWayHome(Pid),
+    NoReturnPath(Pid),
     /// The threads have their system calls turned into signals (Wine does that), and remote system calls as
     /// well.
     #[error("process {0} dispatches its system calls to itself")]

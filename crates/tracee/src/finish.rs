@@ -5,16 +5,18 @@
 //!
 //! A call that has moved a part must end with that part as soon as a signal handler runs, even if the
 //! handler's signal restarts calls (`SA_RESTART`). The kernel decides by the address behind the call. So such
-//! a thread is followed to the entry of its call in the slot, where it gets the address from which there is
-//! no restart. If whet dies in between, the call continues after a handler with `SA_RESTART`. From the entry
-//! on the thread stays a tracee until the tracing thread ends: to detach, it would have to stop, which would
-//! wake it out of the call. During that time an ignored signal would end the call as well. So threads are
-//! followed only if their process has handlers, or may get a handler of its C library at any time.
+//! a thread is followed to the entry of its call in the slot. There it gets the address from which the kernel
+//! does not restart the call. If whet dies in between, the call continues after a handler with `SA_RESTART`.
+//! From the entry on the thread stays a tracee until the tracing thread ends. To detach it, whet would have
+//! to stop it, which would wake it out of the call. During that time an ignored signal would end the call as
+//! well. So threads are followed only if their process has handlers, or may get a handler of its C library at
+//! any time.
 //!
-//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits (musl,
-//! and glibc from 2.41). Between the restart of the call and its `syscall` instruction the handler of the
-//! cancellation would see a program counter in the slot, take the thread for one that does not wait, and the
-//! call would begin. A followed thread's call ends with `EINTR` instead, by which these libraries cancel too.
+//! Waits are followed where a C library finds out by the program counter whether a cancelled thread waits
+//! (musl, and glibc from 2.41). Between the restart of the call and its `syscall` instruction, the
+//! cancellation's handler would find a program counter in the slot. It would treat the thread as not waiting,
+//! and the call would begin. A followed thread's call ends with `EINTR` instead, by which these libraries
+//! cancel too.
 
 use crate::group::{Group, Thread};
 use crate::ptrace::{self, Stop};

@@ -1,9 +1,10 @@
-//! Descriptors for the target: the target gets descriptors of whet's files for the time of one stop.
+//! Gives the target descriptors of whet's files for the time of one stop.
 //!
-//! A path would have to lead there in the target's view of the file systems, and so no path is used. The
-//! target makes a pair of sockets; whet gets one of them by `pidfd_getfd` and sends the descriptors through
-//! it. All threads are stopped, so that none of them can close a descriptor or get its number. If whet dies
-//! meanwhile, the target keeps a page of memory and descriptors that it does not use; they close on `exec`.
+//! No path is used, because it would have to lead to the file in the target's view of the file systems.
+//! Instead the target makes a pair of sockets. whet gets one of them by `pidfd_getfd` and sends the
+//! descriptors through it. All threads are stopped, so that none of them can close a descriptor or get its
+//! number. If whet dies meanwhile, the target keeps a page of memory and descriptors that it does not use;
+//! they close on `exec`.
 
 use crate::{Error, Process, SealedFile, Stopped};
 use addr::{Addr, Avma, ReadMemory};
@@ -14,8 +15,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// The most files that one stop gives. The kernel passes 253 at a time.
 const MOST_FILES: usize = 64;
 const PAGE: u64 = 4096;
-/// Where the message lies in the page that the target lends: the header, the vector with its one byte, and
-/// the descriptors, with a head of 16 bytes.
+/// The layout of the message in a page of the target: the header, the vector with its one byte, and the
+/// descriptors behind a head of 16 bytes.
 const MESSAGE: u64 = 64;
 const VECTOR: u64 = 128;
 const BYTE: u64 = 160;
@@ -38,9 +39,7 @@ impl Stopped<'_> {
         hint: Avma,
         f: impl FnOnce(&mut Self, &[u64]) -> Result<R, E>,
     ) -> Result<R, E> {
-        if files.len() > MOST_FILES || !self.shares_descriptors() {
-            return Err(not_given(io::ErrorKind::Unsupported.into()).into());
-        }
+        self.can_take(files.len())?;
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let page = self.call(libc::SYS_mmap, [hint.0, PAGE, arg(prot), arg(flags), arg(-1), 0])?;
@@ -117,13 +116,25 @@ impl Stopped<'_> {
         }
     }
 
-    /// Returns whether all threads use one table of descriptors, that of the process.
-    fn shares_descriptors(&self) -> bool {
+    /// Checks that all threads use one table of descriptors, that of the process, and that one message can
+    /// hold so many files.
+    fn can_take(&self, files: usize) -> Result<(), Error> {
+        let no = |why: &str| Err(not_given(io::Error::new(io::ErrorKind::Unsupported, why)));
+        if files > MOST_FILES {
+            return no("there are more files than one stop can give");
+        }
         let pid = self.process().pid().0;
-        self.threads().iter().filter(|t| t.0 != pid).all(|t| {
+        for tid in self.threads().iter().filter(|t| t.0 != pid) {
             // SAFETY: the call compares two objects of the kernel, and accesses no memory.
-            unsafe { libc::syscall(libc::SYS_kcmp, pid, t.0, KCMP_FILES, 0, 0) == 0 }
-        })
+            match unsafe { libc::syscall(libc::SYS_kcmp, pid, tid.0, KCMP_FILES, 0, 0) } {
+                0 => {}
+                1.. => {
+                    return no("a thread has a table of descriptors of its own (unshare with CLONE_FILES)");
+                }
+                _ => return Err(not_given(io::Error::last_os_error())),
+            }
+        }
+        Ok(())
     }
 }
 

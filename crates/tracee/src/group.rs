@@ -7,15 +7,16 @@
 //! thread itself finishes an interrupted call: see `finish`.
 
 use crate::finish::Entering;
-use crate::home::Place;
 use crate::lend;
 use crate::linger::{is_there, make_way};
 use crate::patience::{Patience, Starvation};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::Rest;
 use crate::restart::cure;
+use crate::return_frame::Place;
 use crate::shared::Survey;
 use crate::slots::Slot;
+use crate::tally;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::BTreeMap;
 use std::io;
@@ -33,7 +34,7 @@ pub(crate) struct Group {
     exec: bool,
     /// Whether slots of ended threads have been searched for.
     pub(crate) reclaimed: bool,
-    /// The place for the signal frame of a thread at rest that has run a system call.
+    /// The place for the return frame of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
 }
 
@@ -61,7 +62,7 @@ impl Thread {
     }
 }
 
-/// The pause between two looks at threads that have not stopped yet. A thread is late only if it waits for a
+/// The pause between two checks of threads that have not stopped yet. A thread is late only if it waits for a
 /// CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
 /// From this many late threads on, they stop sooner if left alone. A thread needs some microseconds of CPU
@@ -69,17 +70,17 @@ pub(crate) const NAP: Duration = Duration::from_micros(20);
 const MANY: usize = 64;
 const FOR_EACH: Duration = Duration::from_micros(2);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
-/// How often the state letter of a late thread is looked at.
+/// How often the state letter of a late thread is read.
 const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped. The kernel needs
 /// far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
 /// How long an interrupted thread that is no longer needed gets to be resumed before anything else happens.
-/// The first limit is for a thread that waits for its CPU, the second for a thread in an uninterruptible
-/// wait, which most often waits for a page of memory.
+/// The first limit is for a thread that waits for its CPU. The second is for a thread in an uninterruptible
+/// wait, most often for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long, and how often, the background thread looks at threads that were interrupted in vain.
+/// How long, and how often, the background thread checks threads that were interrupted in vain.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
 /// How long a background tracer gets to detach.
@@ -223,7 +224,7 @@ impl Group {
             {
                 return Err(StopError::Busy { stuck: self.stuck(), waited });
             }
-            // Where many come to rest by themselves, loans would only take their time.
+            // If many threads are late, loans would only use CPU time that the threads need.
             let lends = waited >= LATE / 4 && running > before / 4 * 3;
             before = running;
             self.nap(lends);
@@ -253,8 +254,8 @@ impl Group {
         }
     }
 
-    /// Returns the threads to try to stop, the last first. The flag is true if there are others that cannot
-    /// be stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
+    /// Returns the threads to try to stop, the last first. The flag is true if some other threads cannot be
+    /// stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
     /// the kernel itself restarts come first: a stop of such a thread delays nobody. Threads whose call a
     /// stop may end early come last.
     fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
@@ -289,7 +290,7 @@ impl Group {
         let mut next = Duration::ZERO;
         let mut dispatching = false;
         // If no thread is on its own stack, one may be later: all are tried again after a pause that grows.
-        // If they merely cannot be stopped, they are looked at often, which disturbs nothing.
+        // If they merely cannot be stopped, they are checked often, which disturbs nothing.
         let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, Duration::ZERO);
         loop {
             if (since.elapsed() >= next || self.threads.is_empty())
@@ -578,9 +579,9 @@ impl Group {
         self.pump().is_ok()
     }
 
-    /// Resumes first the threads in the middle of a transfer. The others follow when these are in the kernel
-    /// again, which then holds their files: a thread that ran before them could close a file and open another
-    /// by the same number.
+    /// Resumes first the threads in the middle of a transfer. The others follow when these are in their calls
+    /// again, so that the kernel holds their files. A thread that ran before them could close a file and open
+    /// another by the same number.
     fn finish_transfers(&mut self) {
         let in_transfer = |regs: &Regs| {
             regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
@@ -632,6 +633,9 @@ impl Group {
             self.finish(tid, &rest);
         }
         let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
+        if !resting.is_empty() {
+            tally::count(stopped);
+        }
         StopReport { stopped, threads: resting.len(), cured: self.cured }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 pub struct Pid(pub i32);
 
 impl Pid {
-    /// Returns the id as the crate of system calls has it; `None` if no process can have this id.
+    /// Converts the id to the type of `rustix`; `None` if no process can have this id.
     pub(crate) fn raw(self) -> Option<rustix::process::Pid> {
         rustix::process::Pid::from_raw(self.0)
     }
@@ -18,7 +18,7 @@ impl Pid {
 pub struct Tid(pub i32);
 
 impl Tid {
-    /// Returns the id as the crate of system calls has it; `None` if no thread can have this id.
+    /// Converts the id to the type of `rustix`; `None` if no thread can have this id.
     pub(crate) fn raw(self) -> Option<rustix::process::Pid> {
         Pid(self.0).raw()
     }

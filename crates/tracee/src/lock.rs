@@ -1,12 +1,11 @@
-//! The lock that keeps whets from working on one process at the same time, regardless of where and by whom
-//! they were started.
+//! A lock on a process: one whet at a time works on it, wherever and by whomever each was started.
 //!
-//! Two files are locked, as neither alone is enough. `/proc/PID/mem` exists on every kernel, and only
+//! Two files are locked, because neither alone is enough. `/proc/PID/mem` exists on every kernel, and only
 //! programs that may trace the process can open it. But each mount of `/proc` (a container's, its host's) has
 //! its own inode for it. The file behind a pidfd has one inode for a process everywhere (pidfs, Linux 6.9).
 //!
-//! The process may open both itself. Its own lock keeps no whet out: such a lock is ignored. Then only the
-//! kernel's rule remains that a thread has one tracer at a time.
+//! The process itself may lock both files. Such a lock is ignored, so no process can keep whet out. Then one
+//! protection is left, a rule of the kernel: a thread has one tracer at a time.
 
 use crate::{Error, Pid, Process};
 use rustix::fs::fstatfs;
@@ -24,7 +23,7 @@ pub struct Lock {
 /// The result of locking one file.
 enum Tried {
     Held(File),
-    /// The process has locked it itself, or there is no such file.
+    /// The process itself holds the lock, or the file does not exist.
     PassedOver,
     /// Another program holds the lock.
     Taken,
@@ -62,13 +61,13 @@ impl Process {
         }
     }
 
-    /// Returns the file that is the process in every namespace; `None` if the kernel has one file for all
-    /// pidfds.
+    /// Returns the file behind the process's pidfd, which is the same in every namespace. Returns `None` on a
+    /// kernel that has one file for all pidfds.
     fn own_file(&self) -> Option<File> {
         const PIDFS: i64 = 0x5049_4446;
         let pidfd = pidfd_open(self.pid().raw()?, PidfdFlags::empty()).ok()?;
         let is_file_of_its_own = fstatfs(&pidfd).is_ok_and(|about| about.f_type == PIDFS);
-        // The id may have come to mean another process, whose lock would be useless but harmless.
+        // The kernel may have given the id to another process. Its lock would be useless, but harmless.
         (is_file_of_its_own && self.is_alive()).then(|| File::from(pidfd))
     }
 }

@@ -53,8 +53,8 @@ pub(crate) fn kind(process: &Process, fd: u64) -> Kind {
     }
 }
 
-/// Returns a number for the file of a descriptor. Two files that are open at the same time differ in it, but
-/// for chance.
+/// Returns a number for the file of a descriptor. Two files that are open at the same time have different
+/// numbers, except by chance.
 pub(crate) fn identity(process: &Process, fd: u64) -> u64 {
     let meta = fs::metadata(process.memory_file(&format!("fd/{}", fd & 0xffff_ffff)));
     meta.map_or(0, |m| m.dev().rotate_left(40) ^ m.ino())
@@ -78,7 +78,7 @@ pub(crate) fn socket(process: &Process, fd: u64) -> Option<Socket> {
     })
 }
 
-/// Returns how many completions lie in an io_uring's queue; `None` if the kernel does not tell
+/// Returns how many completions lie in an io_uring's queue; `None` if the kernel does not show it
 /// (`io_uring_show_fdinfo`).
 pub(crate) fn completions(process: &Process, fd: u64) -> Option<u32> {
     let text = fs::read(process.memory_file(&format!("fdinfo/{}", fd & 0xffff_ffff))).ok()?;

@@ -21,8 +21,8 @@ impl From<Duration> for Patience {
     }
 }
 
-/// How often late threads are looked at, and how many of them: of a thousand that wait for a CPU, any few are
-/// enough.
+/// How often late threads are checked, and how many of them. Of a thousand threads that wait for a CPU, a few
+/// are enough.
 const EVERY: Duration = Duration::from_millis(10);
 const FEW: usize = 16;
 

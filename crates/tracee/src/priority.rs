@@ -53,8 +53,9 @@ impl Raised {
         Self { tid, was: Was::Unchanged }
     }
 
-    /// Prefers the calling thread to normal threads, as far as the kernel allows. For work of a fixed CPU
-    /// time that a busy target would starve: it costs the target no more CPU time, and is over sooner.
+    /// Prefers the calling thread to normal threads, as far as the kernel allows. It is for work of a fixed
+    /// CPU time that a busy target would starve. The work costs the target no more CPU time than before, and
+    /// ends sooner.
     #[must_use]
     pub fn favoured() -> Self {
         let tid = own_tid();

@@ -365,8 +365,9 @@ impl Process {
         }
     }
 
-    /// Opens the file mapped at `range`: the very file if the kernel allows it (even if deleted or replaced
-    /// since), else the file at `path` as the process sees it. The caller checks that it is the right file.
+    /// Opens the file mapped at `range`. If the kernel allows it, this is the mapped file itself, even if it
+    /// was deleted or replaced since. Else it is the file at `path` in the process's view. The caller checks
+    /// that it is the right file.
     #[must_use]
     pub fn mapped_file(&self, path: &str, range: AvmaRange) -> Option<MappedFile> {
         let mapped = self.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));

@@ -4,18 +4,18 @@
 //! between two stops. Then it gets its own registers back. Its floating-point state, its shadow stack and its
 //! sequence of signals do not change: all signals are blocked meanwhile.
 //!
-//! The way home: if whet is killed in between, the thread must return by itself. So the first step writes a
-//! signal frame with its true state below its red zone, where a handler's frame would be. The `syscall`
-//! instruction is one followed by `ret`, which leads to the C library's `rt_sigreturn`. At every instant the
-//! thread either has its own registers and signal mask or is on the way home.
-// INVARIANT(home): registers change first and are restored last; the signal mask changes only in between.
+//! If whet is killed in between, the thread must return by itself. So the first step writes a *return frame*:
+//! a signal frame with the thread's true state, below its red zone, where a handler's frame would be. A `ret`
+//! follows the `syscall` instruction and leads to the C library's `rt_sigreturn`. At every instant the thread
+//! either has its own registers and signal mask, or its next instructions restore them.
+// INVARIANT(return): registers change first and are restored last; the signal mask changes only in between.
 
 use crate::group::{Group, NAP};
-use crate::home::{Home, Place};
 use crate::lend;
 use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
+use crate::return_frame::{Place, ReturnFrame};
 use crate::shared::Survey;
 use crate::stop::write_text;
 use crate::tracer::Tracer;
@@ -27,15 +27,15 @@ use std::time::Duration;
 /// Places in the target's code that whet uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gadgets {
-    /// A `syscall` instruction, followed by `ret` if `home` is set.
+    /// A `syscall` instruction, followed by `ret` if `return_path` is set.
     pub(crate) syscall: Avma,
     /// The code that calls `rt_sigreturn`.
-    pub(crate) home: Option<WayHome>,
+    pub(crate) return_path: Option<ReturnPath>,
 }
 
 /// Code of the target that calls `rt_sigreturn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WayHome {
+pub(crate) enum ReturnPath {
     /// `mov $15, %rax; syscall`: the return from a signal handler.
     Restorer(Avma),
     /// `pop %rax; ret`, then any `syscall`. A static program without signal handlers has no restorer, but
@@ -43,7 +43,7 @@ pub(crate) enum WayHome {
     Pop(Avma),
 }
 
-impl WayHome {
+impl ReturnPath {
     /// The maximum number of words that [`Gadgets::words`] returns.
     pub(crate) const MOST_WORDS: u64 = 3;
 }
@@ -72,20 +72,20 @@ impl Gadgets {
             let mut b = vec![0; want.len()];
             process.read(at, &mut b).is_ok() && b == want
         };
-        match self.home {
-            Some(WayHome::Restorer(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &SIGRETURN),
-            Some(WayHome::Pop(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &POP_RET),
+        match self.return_path {
+            Some(ReturnPath::Restorer(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &SIGRETURN),
+            Some(ReturnPath::Pop(at)) => is(self.syscall, &SYSCALL_RET) && is(at, &POP_RET),
             None => is(self.syscall, &SYSCALL),
         }
     }
 
-    /// Returns the words with which a `ret` begins the way home: addresses for `ret`, and values to pop. The
-    /// last word lies where `rt_sigreturn` expects the return address of a signal handler. Empty if there is
-    /// no way home.
+    /// Returns the words by which a `ret` leads to `rt_sigreturn`: addresses for `ret`, and values to pop.
+    /// The last word lies where `rt_sigreturn` expects the return address of a signal handler. Empty without
+    /// a return path.
     pub(crate) fn words(&self) -> Vec<u64> {
-        match self.home {
-            Some(WayHome::Restorer(at)) => vec![at.0],
-            Some(WayHome::Pop(at)) => vec![at.0, RT_SIGRETURN, self.syscall.0],
+        match self.return_path {
+            Some(ReturnPath::Restorer(at)) => vec![at.0],
+            Some(ReturnPath::Pop(at)) => vec![at.0, RT_SIGRETURN, self.syscall.0],
             None => Vec::new(),
         }
     }
@@ -98,23 +98,26 @@ impl Gadgets {
         let mut code: Vec<&str> =
             maps.lines().filter(|l| l.split(' ').nth(1).is_some_and(|p| p.starts_with("r-x"))).collect();
         code.sort_by_key(|l| rank(l));
-        let (mut plain, mut with_ret, mut home, mut pop) = (None, None, None, None);
+        let (mut plain, mut with_ret, mut return_path, mut pop) = (None, None, None, None);
         for range in code.into_iter().filter_map(crate::process::mapping_range) {
             scan(process, range, |at, bytes| {
                 let starts = |want: &[u8]| bytes.starts_with(want).then_some(at);
                 plain = plain.or_else(|| starts(&SYSCALL));
                 with_ret = with_ret.or_else(|| starts(&SYSCALL_RET));
-                home = home.or_else(|| starts(&SIGRETURN));
+                return_path = return_path.or_else(|| starts(&SIGRETURN));
                 pop = pop.or_else(|| starts(&POP_RET));
             });
-            if with_ret.is_some() && home.is_some() {
+            if with_ret.is_some() && return_path.is_some() {
                 break;
             }
         }
-        let home = home.map(WayHome::Restorer).or_else(|| pop.map(WayHome::Pop));
-        match (with_ret, home) {
-            (Some(syscall), Some(_)) => Ok(Self { syscall, home }),
-            _ => Ok(Self { syscall: plain.ok_or(Error::NoSyscallInstruction(process.pid()))?, home: None }),
+        let return_path = return_path.map(ReturnPath::Restorer).or_else(|| pop.map(ReturnPath::Pop));
+        match (with_ret, return_path) {
+            (Some(syscall), Some(_)) => Ok(Self { syscall, return_path }),
+            _ => Ok(Self {
+                syscall: plain.ok_or(Error::NoSyscallInstruction(process.pid()))?,
+                return_path: None,
+            }),
         }
     }
 }
@@ -179,7 +182,7 @@ impl Group {
         self.syscall_at(tid, gadgets, place, nr, args)
     }
 
-    /// Returns the place for the signal frame of a thread at rest.
+    /// Returns the place for the return frame of a thread at rest.
     pub(crate) fn place(&self, tid: Tid) -> Result<Place, Error> {
         Place::of(&self.process, tid, &self.regs(tid)?).ok_or(Error::NoThread(self.process.pid()))
     }
@@ -221,13 +224,13 @@ impl Group {
             let set = ptrace::set_options(tid, OPTIONS | SUSPEND_SECCOMP);
             set.map_err(|e| Error::SeccompFilter { pid: self.process.pid(), why: e.to_string() })?;
         }
-        // Without a way home no call is made: the death of whet in between would end the target.
+        // Without a return path no call is made: the death of whet in between would end the target.
         let words = gadgets.words();
         if words.is_empty() {
-            return Err(Error::NoWayHome(self.process.pid()));
+            return Err(Error::NoReturnPath(self.process.pid()));
         }
-        let home = Home::lay(&self.process, place, &saved, mask, &words);
-        let home = home.ok_or(Error::NoThread(self.process.pid()))?;
+        let frame = ReturnFrame::lay(&self.process, place, &saved, mask, &words);
+        let frame = frame.ok_or(Error::NoThread(self.process.pid()))?;
 
         let mut away = saved;
         let r = &mut away.0;
@@ -236,7 +239,7 @@ impl Group {
         // Tells the kernel that the thread is in no system call, so that it restarts nothing.
         r.orig_rax = u64::MAX;
         r.rip = gadgets.syscall.0;
-        r.rsp = home.sp().0;
+        r.rsp = frame.sp().0;
         let mut held = Vec::new();
         let result = ptrace::set_regs(tid, &away)
             .and_then(|()| ptrace::set_sigmask(tid, u64::MAX))
@@ -246,7 +249,7 @@ impl Group {
         // failed.
         let mask_back = ptrace::set_sigmask(tid, mask).map_err(|e| os("setsigmask", tid, e));
         let regs_back = self.set_regs(tid, &saved);
-        home.lift(&self.process);
+        frame.lift(&self.process);
         if seccomp != 0 {
             let _ = ptrace::set_options(tid, OPTIONS);
         }
@@ -381,7 +384,7 @@ impl Remote<'_> {
     /// # Errors
     /// [`Error`] if the tracing thread has ended.
     pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
-        self.tracer.ask(move |group| group.make_areas_for(threads))
+        self.tracer.call(move |group| group.make_areas_for(threads))
     }
 
     /// Returns the process.
@@ -469,6 +472,6 @@ pub fn timed_with_one_stopped<R>(
     let tracer = Tracer::start(Group::new(process, Survey::default()))?;
     let tid = tracer.run(|group| group.stop_one(EACH, DEADLINE))?;
     let result = f(&mut Remote { process, tracer: &tracer, tid, gadgets }).map_err(|e| process.cause(e));
-    let report = tracer.ask(Group::release)?;
+    let report = tracer.call(Group::release)?;
     Ok((result?, report.stopped))
 }

@@ -1,10 +1,10 @@
-//! Sealed files: each is the only file of a file system in memory that is read-only for good.
+//! Sealed files. Each is the only file of its own file system in memory, which can never be written again.
 //!
 //! The file system (`tmpfs`) is attached to no folder. It lives as long as a descriptor or a mapping of its
 //! file, so nothing is left behind, and no disk can be full. A mount of one's own is never `noexec`. After
-//! the file is written, the mount becomes read-only, and nobody has a way to make it writable again: the
-//! file cannot be opened for writing even by root through `/proc/PID/map_files`. A `memfd` can be sealed as
-//! well. But profilers regard a mapping of a `memfd` as memory without a file.
+//! the file is written, the mount becomes read-only for good: even root cannot open the file for writing
+//! through `/proc/PID/map_files`. A `memfd` can be sealed as well, but profilers regard its mappings as
+//! memory without a file.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -42,7 +42,7 @@ pub struct Content<'a> {
     pub parts: &'a [(u64, &'a [u8])],
     /// The size of the file. Bytes.
     pub len: u64,
-    /// Whether its whole huge pages lie on huge pages, if the kernel gives any.
+    /// Whether the file lies on huge pages, as far as it fills whole ones and the kernel gives any.
     pub huge: bool,
 }
 

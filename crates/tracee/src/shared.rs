@@ -9,17 +9,17 @@
 //!   or a spawn that does not make its parent wait. This takes an instant, so the stop waits for it;
 //! - a task that stays. It cannot be stopped with the target, so the target is refused.
 //!
-//! Memory is shared from the start of a process or never, so the age of the younger process is how long they
-//! have shared it. Once all threads are at rest and no task shares the memory, no task can begin to: only a
-//! task that runs in a memory can create one that shares it.
+//! A process shares memory from its start or never. So two processes have shared it since the start of the
+//! younger one. Once all threads are at rest and no task shares the memory, no task can begin to share it:
+//! only a task that runs in the memory can create such a task.
 //!
-//! The kernel answers by `kcmp`. If it refuses to compare a process with a target that whet may trace, the
-//! process has other rights. A sharer has the target's own memory, program and "dumpable" state, and a change
-//! of its rights clears that state for both. So such a process counts as a stranger.
+//! `kcmp` compares the memory of two processes. If the kernel refuses to compare a process with a target that
+//! whet may trace, the process has other rights. A sharer has the target's own memory, program and "dumpable"
+//! state, and a change of its rights clears that state for both. So such a process counts as a stranger.
 //!
-//! If there is no `kcmp` (a kernel without it, a sandbox that forbids it), a process with the same program
-//! and exactly the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may
-//! look the same.
+//! Without `kcmp` (an old kernel, or a sandbox that forbids it), a process with the same program and exactly
+//! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
+//! same.
 
 use crate::process::{is_kernel_worker, stat_field};
 use crate::{Error, Pid, Process, Stuck, Tid};
@@ -105,8 +105,8 @@ impl Survey {
     }
 
     /// Returns a process that shares the memory of a process whose threads are all at rest; `tid` is one of
-    /// the threads. An id is assumed to mean the same process as at the survey: that was milliseconds ago,
-    /// and ids are reused as late as possible.
+    /// the threads. An id is assumed to mean the same process as at the survey. The survey was milliseconds
+    /// ago, and the kernel reuses ids as late as possible.
     pub(crate) fn sharer(&self, process: &Process, tid: Tid) -> Result<Option<Sharer>, Error> {
         let certain = can_compare(tid);
         let mut seen = BTreeSet::new();
@@ -155,7 +155,7 @@ fn others(process: &Process) -> Result<Vec<i32>, Error> {
 /// Returns whether a process shares the memory of a thread; `None` if the process has ended.
 fn relation(tid: Tid, pid: i32) -> Option<bool> {
     match same_memory(tid, Tid(pid)) {
-        // The kernel's own threads borrow a memory at times, but run none of its code.
+        // Threads of the kernel use a process's memory at times, but run none of its code.
         Ok(true) => Some(!is_kernel_worker(&proc_text(pid, "stat"))),
         Ok(false) => Some(lives_on_in_another(tid, pid)),
         Err(e) if e.raw_os_error() == Some(libc::EPERM) => Some(false),
@@ -165,6 +165,11 @@ fn relation(tid: Tid, pid: i32) -> Option<bool> {
 
 /// Returns whether a process whose first thread has ended shares the memory in its other threads.
 fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
+    // A first thread with a program has memory, and had it when it was compared. Reading its `stat` costs
+    // more, and all processes are compared for each stop.
+    if fs::read_link(format!("/proc/{pid}/exe")).is_ok() {
+        return false;
+    }
     let stat = proc_text(pid, "stat");
     if state(&stat) != 'Z' || stat_field(&stat, 20).is_none_or(|threads| threads < 2) {
         return false;

@@ -1,13 +1,13 @@
-//! whet's memory in the target for signal frames of threads whose stack has no room for a frame.
+//! whet's memory in the target for return frames of threads whose stack has no room for a frame.
 //!
 //! The first frame of such a thread lies on untouched pages of the stack on which it was started. These pages
 //! are few. So with this frame the thread maps a shelter, which stays. From the shelter it then returns the
 //! pages to the untouched state. A later whet finds the shelter by its shape and its mark.
 
 use crate::group::Group;
-use crate::home::Place;
 use crate::process::mapping_range;
 use crate::remote::Gadgets;
+use crate::return_frame::Place;
 use crate::{Error, Process, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 

@@ -14,7 +14,7 @@
 //! handlers of its own. Only such a handler can read the registers of a thread in a routine, and restore them
 //! in another thread.
 //!
-//! LIMIT: this misses a handler that was installed after the thread had entered the routine, kept the
+//! LIMIT: one kind of handler is missed. It was installed after the thread had entered the routine, kept the
 //! registers past the end of the thread, and was removed before the slot was needed.
 //!
 //! Two adjacent mappings hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with

@@ -51,7 +51,7 @@ pub(crate) fn sleep_until_report(tid: Tid) -> io::Result<Wait> {
 
 /// Runs one system call on a thread that is stopped outside any system call. Returns its result, and the new
 /// process if it created one. The registers are then as before. Signals that are not blocked are lost. If
-/// whet is killed meanwhile, the thread has no way home.
+/// whet is killed meanwhile, the thread cannot return.
 pub(crate) fn call(
     process: &Process,
     tid: Tid,

@@ -69,7 +69,7 @@ impl<'p> Seized<'p> {
     pub fn stop(self, patience: impl Into<Patience>) -> Result<Stopped<'p>, StopError> {
         let patience = patience.into();
         let Self { process, tracer, raised } = self;
-        let error = match tracer.ask(move |group| group.stop_all(patience))? {
+        let error = match tracer.call(move |group| group.stop_all(patience))? {
             Ok(threads) => {
                 let threads = threads.into_iter().collect();
                 return Ok(Stopped { process, threads, tracer, _raised: raised });
@@ -142,7 +142,7 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`Error::TracerLost`].
     pub fn make_finishing_code(&mut self, threads: usize) -> Result<(), Error> {
-        self.tracer.ask(move |group| group.make_areas_for(threads))
+        self.tracer.call(move |group| group.make_areas_for(threads))
     }
 
     /// Resumes every thread.
@@ -150,7 +150,7 @@ impl<'p> Stopped<'p> {
     /// # Errors
     /// [`Error::TracerLost`]; all threads are resumed even then.
     pub fn release(self) -> Result<StopReport, Error> {
-        self.tracer.ask(Group::release)
+        self.tracer.call(Group::release)
     }
 }
 

@@ -62,11 +62,11 @@ impl Tracer {
         &self,
         job: impl FnOnce(&mut Group) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
-        self.ask(job)?.map_err(|e| self.process.cause(e))
+        self.call(job)?.map_err(|e| self.process.cause(e))
     }
 
     /// Runs a job in the thread, and returns its result of any type.
-    pub(crate) fn ask<R: Send + 'static>(
+    pub(crate) fn call<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Group) -> R + Send + 'static,
     ) -> Result<R, Error> {

@@ -1,8 +1,8 @@
 //! Kills a twin that was resumed for one instruction and never stops, so that no wait for it lasts for ever.
 //!
-//! The stepping thread sleeps in the kernel until the twin stops, as any other wait would cost a multiple. A
-//! separate thread checks now and then whether that is still the same wait. A wait may end just as it is
-//! found to be too long. The kill is then harmless, as a twin is made to be discarded.
+//! The stepping thread sleeps in the kernel until the twin stops, because any other wait costs several times
+//! as much. A separate thread checks at intervals whether this is still the same wait. A wait may end just
+//! when it is found to be too long. The kill is then harmless, because a twin is made to be discarded.
 
 use crate::Process;
 use rustix::process::{Signal, pidfd_send_signal};

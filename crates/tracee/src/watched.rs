@@ -3,8 +3,8 @@
 //! It runs freely until it is about to execute one of at most four addresses. The CPU's debug registers stop
 //! it, so no byte of the target changes. There it can be copied (see [`Twin`]).
 //!
-//! INVARIANT(disarmed): debug registers are armed only while whet waits for the thread. A thread that met an
-//! armed register untraced would die of it; so it would if whet were killed during the wait.
+//! INVARIANT(disarmed): debug registers are armed only while whet waits for the thread. A thread that meets
+//! an armed register while untraced dies. This can happen if whet is killed during the wait.
 //!
 //! The value belongs to the thread that created it, as the kernel's tracing does.
 

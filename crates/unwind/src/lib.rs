@@ -1,8 +1,8 @@
 //! Unwind tables: reads `.eh_frame` and `.gcc_except_table` of original code, and writes them for clones.
 //!
 //! Input: bytes and addresses. Output: the frame rule of every instruction and the exception table of every
-//! function as plain data; and, from such data, the sections of a clone. The crate reads no process and no
-//! code bytes.
+//! function, as plain data. From such data it also writes the sections of a clone. The crate reads no process
+//! and no code bytes.
 #![forbid(unsafe_code)]
 
 mod cfi;

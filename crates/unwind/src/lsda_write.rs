@@ -8,12 +8,12 @@ use addr::{Addr, Avma};
 impl Lsda {
     /// Returns the table of a clone that begins at `clone_start`. `self.call_sites` are in clone addresses,
     /// in any order. Code outside them stays outside, so an exception from there still ends in
-    /// `std::terminate`. Their landing pads may be anywhere: they stay in the original code.
+    /// `std::terminate`. Landing pads stay in the original code, at any distance.
     ///
-    /// The bytes have no absolute position and need no alignment. The landing pad base is stated, as the
-    /// default would be the clone's start. It lies one byte below the lowest pad: a pad at distance 0 would
-    /// mean none, and libc++abi treats a base of 0 as absent. Types are full addresses, so they reach any
-    /// distance; call sites are LEB128. Equal neighbours are merged.
+    /// The bytes may lie at any address, unaligned. The landing pad base is stated, because the default would
+    /// be the clone's start. The base lies one byte below the lowest pad, because distance 0 means that there
+    /// is no pad. It is never 0, which libc++abi treats as absent. Types are full addresses, so they reach
+    /// any distance. Call sites are LEB128. Equal neighbours are merged.
     ///
     /// # Errors
     /// [`Error::CallSite`] for call sites that overlap or lie before the clone, [`Error::NullPad`].

@@ -324,8 +324,8 @@ fn share<'a>(
 }
 
 /// Returns the addresses of an entry's own bytes (`len` as the entry states it, without the length field).
-/// The end must be exact: the exception tables that the section's last entry names may follow it directly.
-/// 64-bit lengths, which no compiler writes here, are recognized by their size.
+/// The end must be exact, because the exception tables that the section's last entry names may follow
+/// directly. 64-bit lengths, which no compiler writes here, are recognized by their size.
 fn entry_range(bases: &BaseAddresses, offset: usize, len: usize) -> AvmaRange {
     let at = bases.eh_frame.section.unwrap_or(0).saturating_add(offset as u64);
     let (len, wide) = (len as u64, len as u64 >= 0xffff_fff0);

@@ -122,9 +122,9 @@ pub enum Command {
         #[arg(long)]
         family: bool,
     },
-    /// Write a page for the browser about one process: heat maps of its code before and after, hot functions, refusals.
+    /// Write a page for the browser about one process: flame graphs and heat maps before and after, hot functions, refusals.
     #[command(
-        after_help = "The page is complete: it needs no script, no other file and no network.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
+        after_help = "The page is complete: it needs no script, no other file and no network.\nThe flame graph before shows the samples of the profile, the one of now shows new samples.\nSamples have no stacks: callers are estimated from counts of calls.\nIf DEBUGINFOD_URLS is set, functions without a symbol get names from debuginfod.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
     )]
     Report {
         /// The process.
@@ -136,6 +136,12 @@ pub enum Command {
         /// Show the gain in this file, which `whet measure --format json` wrote.
         #[arg(long, value_name = "FILE")]
         measure: Option<PathBuf>,
+        /// The parent of the process's family, which holds the profile of all of them.
+        #[arg(long)]
+        family: bool,
+        /// How long to sample the process for its present flame graph; 0 leaves it out. The process is not stopped.
+        #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+        seconds: f64,
     },
     /// Compare the process's code with its files, and check that it differs only where the journal says so.
     #[command(
@@ -176,7 +182,7 @@ pub enum Command {
         #[command(subcommand)]
         what: ProfileCommand,
     },
-    /// Write all that a rebuild reads of a process to a file: for bug reports, and to look at one run again.
+    /// Write all that a rebuild reads of a process to a file: for bug reports, and to repeat one rebuild.
     #[command(
         after_help = "The process is not stopped and not changed. Its profile is that of its clones; a process without clones is sampled.\nThe file holds code, read-only tables, names and counts. Of memory that the process may write, it holds addresses of code and tables alone.\n\nExamples:\n  whet capture 1234 -o server.capture\n  whet replay server.capture"
     )]
@@ -192,6 +198,12 @@ pub enum Command {
         /// The process.
         #[arg(allow_negative_numbers = true)]
         pid: i32,
+        /// The busiest process of the family: its clones are those of all processes. Each process has its own
+        /// work and CPU time, so --mysql and --command are of no use here.
+        #[arg(long, conflicts_with_all = [
+            "mysql", "mysql_socket", "mysql_host", "mysql_user", "mysql_option_file", "command",
+        ])]
+        family: bool,
         #[command(flatten)]
         how: crate::measure::How,
     },
@@ -300,7 +312,7 @@ pub enum ConfigCommand {
 pub enum ProfileCommand {
     /// Write the profile of a process's last optimization.
     #[command(
-        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file"
+        after_help = "Examples:\n  whet profile export 1234 -o server.profile\n  whet profile export 1234 --as fdata -o server.fdata     for llvm-bolt --data\n  whet profile export 1234 --as order -o server.order     for lld --symbol-ordering-file\n  whet profile export 1234 --as pprof -o server.pb.gz     then pprof -http=: server.pb.gz\n  whet profile export 1234 --as collapsed | flamegraph.pl >server.svg\n\nWhat the values mean:\n  pprof has three types of values (-sample_index).\n  samples: user samples by block. They have no callers, because the samples have no stacks.\n  calls: the callee and the caller of each call instruction, with the number of calls.\n  executions: how often each block ran.\n  Calls and executions are exact for functions that were counted, and other functions have none.\n  If no function was counted, they are estimated for all.\n  collapsed: the number of samples in a function is exact. Its callers are estimated: the samples\n  are divided among the callers as the counted calls are, as if a call cost the same whoever\n  makes it. Recursion is left out.\n  If DEBUGINFOD_URLS is set, both forms have names from debuginfod for functions without a symbol."
     )]
     Export {
         /// The process.
@@ -336,8 +348,8 @@ pub enum ProfileCommand {
 /// The file and the form of a profile.
 #[derive(Debug, Args)]
 pub struct To {
-    /// The file. Default: standard output.
-    #[arg(short, long, value_name = "FILE")]
+    /// The file. Default: standard output, except for pprof.
+    #[arg(short, long, value_name = "FILE", required_if_eq("form", "pprof"))]
     pub output: Option<PathBuf>,
     /// The form.
     #[arg(long = "as", value_name = "FORM", value_enum, default_value_t = Form::Profile)]
@@ -354,6 +366,8 @@ impl To {
             Form::Profile => ProfileForm::Profile,
             Form::Fdata => ProfileForm::Fdata,
             Form::Order => ProfileForm::Order,
+            Form::Pprof => ProfileForm::Pprof,
+            Form::Collapsed => ProfileForm::Collapsed,
         }
     }
 }
@@ -367,6 +381,10 @@ enum Form {
     Fdata,
     /// An order of symbols for a linker.
     Order,
+    /// For `pprof`: user samples by block, calls by call instruction (callee and caller), executions of blocks.
+    Pprof,
+    /// Collapsed stacks for flame graphs: the samples of each function are exact, their callers are estimated from counts.
+    Collapsed,
 }
 
 /// How to optimize.
@@ -390,12 +408,12 @@ pub struct How {
     /// Clone only these functions (names, or addresses in them) and, if edges are counted, functions that they call often.
     #[arg(long, value_name = "FUNC", num_args = 1..)]
     only: Vec<String>,
-    /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, in-place (inlining),
-    /// side-exits, guards, stubs, calls, words (how calls reach clones), libraries, huge-pages.
+    /// Leave out passes, to measure what each gains: blocks, split, functions (orders), loops, inlining,
+    /// side-exits, guards, stubs, calls, tables (how calls reach clones), libraries, huge-pages.
     #[arg(long, value_name = "PASS", value_delimiter = ',')]
     without: Vec<Pass>,
-    /// The memory of clones. `file`: an ELF file in memory, so that profilers, debuggers and unwinders that know nothing of
-    /// whet find names and frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
+    /// The memory of clones. `file`: an ELF file in memory, in which profilers, debuggers and unwinders find names and
+    /// frame tables; it needs CAP_SYS_ADMIN and Linux 5.12. `anonymous`: plain memory.
     #[arg(long, value_name = "MEMORY", value_enum, default_value_t = Memory::Anonymous)]
     code_cache: Memory,
     /// Clone only the first N functions, in a fixed order: for bisecting.

@@ -144,7 +144,7 @@ fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Tro
     })?;
     daemon::run(path).map_err(|e| match &e {
         daemon::DaemonError::Running { .. } => {
-            failed("running", &e, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy)
+            failed("running", &e, "`whet status` shows its state; `whet stop` ends it", ExitCode::Busy)
         }
         daemon::DaemonError::Config(_) => {
             failed("configuration", &e, "mend the configuration, then try again", ExitCode::Usage)
@@ -157,7 +157,12 @@ fn in_background(given: Option<&Path>, config: &Config, out: &Output) -> Result<
     let socket = &config.paths.socket;
     if let Ok(running) = client::status(socket, client::PATIENCE) {
         let message = format!("a daemon is running already: process {}", running.pid);
-        return Err(failed("running", message, "`whet status` asks it; `whet stop` ends it", ExitCode::Busy));
+        return Err(failed(
+            "running",
+            message,
+            "`whet status` shows its state; `whet stop` ends it",
+            ExitCode::Busy,
+        ));
     }
     let child = Command::new("/proc/self/exe")
         .args(["start", "--foreground", "--detached"])

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 /// Writes a file in one step: readers see the old file or the new one. What is already there must be a
-/// regular file. A link is not followed: in a folder that others can write to, it may be anybody's. A device
-/// is not written to.
+/// regular file. A link is not followed: in a folder that other users can write to, any user may have made
+/// it. A device is not written to.
 ///
 /// # Errors
 /// [`Error::File`]; then nothing was changed.

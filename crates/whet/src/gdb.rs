@@ -17,7 +17,7 @@ pub fn run(wanted: &Gdb, out: &Output) -> Result<ExitCode, Error> {
 fn human(r: &GdbReport) -> String {
     let lost = match r.unknown_frames {
         0 => String::new(),
-        n => format!(", {n} more that nobody can make out"),
+        n => format!(", {n} more that cannot be read"),
     };
     let first = match &r.before_breakpoints {
         Some(first) => {

@@ -167,7 +167,7 @@ fn figures(t: &TargetStatus) -> String {
         };
         let _ = write!(
             s,
-            "\n  changed by somebody else since: {}{more}; a probe or hook there has no effect while clones run; it has \
+            "\n  changed by another program since: {}{more}; a probe or hook there has no effect while clones run; it has \
              after `whet undo {}`, or once the daemon has rebuilt without the function",
             printable(first),
             t.pid
@@ -195,7 +195,7 @@ pub fn verify(r: &VerifyReport) -> String {
         if r.identical {
             "everything else identical to the files"
         } else {
-            "and bytes that nobody accounts for:"
+            "and bytes that no redirect explains:"
         }
     );
     for u in &r.unexpected {

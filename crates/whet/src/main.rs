@@ -33,6 +33,7 @@ use engine::Pid;
 use engine::{Error, ExitCode};
 use output::Output;
 use std::process::ExitCode as Status;
+use std::time::Duration;
 
 fn main() -> Status {
     let cli = Cli::parse_from(cli::with_old_spellings(std::env::args_os()));
@@ -74,7 +75,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }
-        Command::Report { pid, output, measure } => report::run(*pid, output, measure.as_deref(), out),
+        Command::Report { pid, output, measure, seconds, family } => {
+            let pid = if *family { engine::family_parent(Pid(*pid))?.0 } else { *pid };
+            report::run(pid, output, measure.as_deref(), Duration::from_secs_f64(*seconds), out)
+        }
         Command::Verify { pid, family: true } => family::verify(*pid, out),
         Command::Verify { pid, .. } => {
             let report = engine::verify(Pid(*pid))?;
@@ -83,7 +87,10 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Gdb(wanted) => gdb::run(wanted, out),
         Command::Perf { pid, jitdump } => perf::run(*pid, *jitdump, out),
-        Command::Measure { pid, how } => Ok(out.finish(measure::run(*pid, how, out))),
+        Command::Measure { pid, family, how } => {
+            let pid = if *family { engine::busiest_member(Pid(*pid))?.0 } else { *pid };
+            Ok(out.finish(measure::run(pid, how, out)))
+        }
         Command::Guard { pid, generation, found } => {
             Ok(out.finish(measure::guard(*pid, *generation, found, out)))
         }

@@ -20,6 +20,7 @@ Examples:
   whet measure 1234 --mysql-host db1 --mysql-user watcher --mysql-option-file ~/.my.cnf
   whet measure 1234 --command \"psql -AtXc 'SELECT sum(xact_commit+xact_rollback) FROM pg_stat_database'\" --window 5
                                           PostgreSQL with one busy connection: this counter covers all its processes and lags by a second
+  whet measure --family 1234              the busiest process of a family, such as PostgreSQL
   whet measure 1234 --between 1 2         generation 2 against generation 1, instead of clones against originals
   whet measure 1234 --mysql --classic     one minute with clones, one minute without
 
@@ -116,6 +117,7 @@ impl How {
 /// Runs the comparison and writes its report.
 pub fn run(pid: i32, how: &How, out: &Output) -> Result<ExitCode, Error> {
     let pid = Pid(pid);
+    ::measure::check(pid)?;
     let options = how.options();
     let mut work =
         how.work(pid).map_err(|source| Error::Work { what: "the work done".to_owned(), source })?;

@@ -4,7 +4,7 @@ use crate::cli::{ProfileCommand, To};
 use crate::human;
 use crate::output::Output;
 use crate::text::many;
-use engine::{Error, ExitCode, Pid, Profile, ProfileText};
+use engine::{Error, ExitCode, Pid, Profile, ProfileForm, ProfileText};
 use serde::Serialize;
 use std::path::Path;
 
@@ -22,7 +22,14 @@ struct Written<'a> {
 
 pub fn run(what: &ProfileCommand, out: &Output) -> Result<ExitCode, Error> {
     match what {
-        ProfileCommand::Export { pid, to } => write(&engine::export_profile(Pid(*pid))?, to, out)?,
+        ProfileCommand::Export { pid, to } => {
+            let mut profile = engine::export_profile(Pid(*pid))?;
+            // Other forms are for tools that know a function by its symbol.
+            if matches!(to.form(), ProfileForm::Pprof | ProfileForm::Collapsed) {
+                engine::name_functions(Pid(*pid), &mut profile)?;
+            }
+            write(&profile, to, out)?;
+        }
         ProfileCommand::Import { files, to } => write(&engine::merge_profiles(files)?, to, out)?,
         ProfileCommand::Show { file, top } => {
             out.answer(&engine::show_profile(&engine::read_profile(file)?, *top), human::profile);
@@ -33,10 +40,12 @@ pub fn run(what: &ProfileCommand, out: &Output) -> Result<ExitCode, Error> {
 
 fn write(profile: &Profile, to: &To, out: &Output) -> Result<(), Error> {
     let mut what = engine::write_profile(profile, to.form(), to.module.as_deref())?;
-    let bytes = what.text.len();
+    let binary = std::mem::take(&mut what.bytes);
+    let bytes = what.text.len().max(binary.len());
     if let Some(path) = &to.output {
         let text = std::mem::take(&mut what.text);
-        std::fs::write(path, text).map_err(|source| Error::File { path: path.clone(), source })?;
+        let content = if text.is_empty() { binary } else { text.into_bytes() };
+        std::fs::write(path, content).map_err(|source| Error::File { path: path.clone(), source })?;
     }
     if what.left_out > 0 || what.edges_left_out > 0 {
         out.warn(&format!(

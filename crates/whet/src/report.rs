@@ -3,6 +3,7 @@
 //! The page is well-formed XML as well as HTML, so that strict parsers find text that is not escaped. It has
 //! no script and loads nothing; its own policy forbids both.
 
+mod flame;
 mod gain;
 mod maps;
 
@@ -17,6 +18,7 @@ use minijinja::{Environment, value::Serde};
 use serde::Serialize;
 use serde_json::json;
 use std::path::Path;
+use std::time::Duration;
 
 /// The template of the page. What is between braces is filled in.
 const PAGE: &str = include_str!("report/page.html");
@@ -31,14 +33,24 @@ struct Written<'a> {
     bytes: usize,
     /// True if the page shows where code runs. This needs counts.
     heat: bool,
+    /// The number of flame graphs on the page: before, and now.
+    flame_graphs: usize,
 }
 
-pub fn run(pid: i32, path: &Path, measure: Option<&Path>, out: &Output) -> Result<ExitCode, Error> {
+pub fn run(
+    pid: i32,
+    path: &Path,
+    measure: Option<&Path>,
+    sampling: Duration,
+    out: &Output,
+) -> Result<ExitCode, Error> {
     let gain = measure.map(|m| gain::read(m, pid)).transpose()?;
-    let overview = engine::overview(Pid(pid))?;
+    let overview = engine::overview(Pid(pid), sampling)?;
     let page = page(&overview, gain.as_ref()).map_err(|e| Error::Page(format!("{e:#}")))?;
     file::write_whole(path, page.as_bytes())?;
-    let written = Written { pid, file: path, bytes: page.len(), heat: overview.heat.is_some() };
+    let flame_graphs = overview.flame.as_ref().map_or(0, |f| 1 + usize::from(f.after.is_some()));
+    let heat = overview.heat.is_some();
+    let written = Written { pid, file: path, bytes: page.len(), heat, flame_graphs };
     out.answer(&written, |w| format!("{}: {}", w.file.display(), bytes(w.bytes as u64)));
     Ok(ExitCode::Ok)
 }
@@ -114,6 +126,7 @@ fn page(o: &Overview, gain: Option<&Gain>) -> Result<String, minijinja::Error> {
             "counted": (p.counted_seconds > 0.0).then(|| format!("{:.1}", p.counted_seconds)),
         })),
         "maps": maps,
+        "flames": o.flame.as_ref().map(|f| flame::draw(f, file_name(&r.exe))),
         "gain": gain,
         "functions": functions(&r.functions, r.samples),
         "more": r.functions.len().saturating_sub(FUNCTIONS),

@@ -43,7 +43,7 @@ pub fn run(
             }
             Err(e) => out.warn(&format!("not optimized: {e}")),
         },
-        Err(e) => out.warn(&format!("cannot ask for the command's state: {e}")),
+        Err(e) => out.warn(&format!("cannot read the command's state: {e}")),
     }
     match child.wait() {
         Ok(status) => finish(status),

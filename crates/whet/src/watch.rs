@@ -56,7 +56,7 @@ fn live(looks: &mut Looks) -> Result<ExitCode, Error> {
     interrupt::listen(&interrupt);
     let waker = Waker::new();
     let mut view = View::default();
-    // The first look comes before the view: its error belongs on the terminal as it was.
+    // The first look comes before the screen is entered, so that its error is printed on the plain terminal.
     let mut seen = looks.look(BLINK)?;
     let mut screen = Screen::enter();
     while !interrupt.is_wanted()

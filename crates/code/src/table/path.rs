@@ -1,7 +1,8 @@
 //! Resolves one indirect jump by symbolic evaluation of the paths that lead to it.
 //!
 //! A path is a chain of blocks that ends with the jump. A proof for a chain from any state at its start holds
-//! for every execution along the chain. If a chain does not prove enough, all its extensions backwards must.
+//! for every execution along the chain. If a chain proves too little, it is extended backwards: each of the
+//! longer chains must give a proof.
 
 use super::eval::Machine;
 use super::flow::Facts;
@@ -217,8 +218,8 @@ impl Search<'_> {
     }
 }
 
-/// Parses a destination as an entry of a table at a constant address. If the index is a constant, the table
-/// is the known one, or lies at the base of its entries.
+/// Parses a destination as an entry of a table at a constant address. An address with a constant index does
+/// not show where the table begins. Then the table is the known one, or begins at the base of its entries.
 fn shape(m: &mut Machine, v: V, known: Option<Shape>) -> Option<(Shape, V, u32)> {
     let known = |form| known.filter(|s| s.form == form).map(|s| s.at);
     match m.values.node(v) {

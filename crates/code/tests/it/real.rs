@@ -1,5 +1,5 @@
-//! The sweep and the joining of cold parts on real programs: a static C++ program that gcc splits and whose
-//! symbols are the reference, and the programs of this machine.
+//! The sweep and the joining of cold parts on real programs. One is a static C++ program that gcc splits; its
+//! symbols are the reference. The others are programs of this machine.
 
 use crate::support::Program;
 use addr::{Avma, ReadMemory};

@@ -173,8 +173,8 @@ impl Callees {
 
 /// The links by which calls are passed on.
 trait Leads {
-    /// Returns what is equivalent to calling `callee`: functions and stubs that jump to it or through it,
-    /// slots that hold it.
+    /// Returns the equivalents of `callee`: functions and stubs that jump to it or through it, and slots that
+    /// hold it.
     fn lead_to(&self, callee: Callee) -> Vec<Callee>;
 }
 

@@ -59,8 +59,8 @@ fn names_return_address(i: &Instruction, row: &Row) -> bool {
     names && !is_nop && !is_fence(i)
 }
 
-/// Returns whether an instruction is a memory fence: a locked `add` or `or` of zero, which compilers and
-/// PostgreSQL's `pg_memory_barrier` use in place of `mfence`, often on the top of the stack.
+/// Returns whether an instruction is a memory fence: a locked `add` or `or` of zero, often on the top of the
+/// stack. Compilers and PostgreSQL's `pg_memory_barrier` use it instead of `mfence`.
 fn is_fence(i: &Instruction) -> bool {
     // Only then is the second operand a register or an immediate.
     i.has_lock_prefix()

@@ -468,8 +468,8 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         E::Ending(_) => ("exiting", X::Refused, "the process is ending by itself"),
         E::ThreadGone(_) => ("busy", X::Busy, "try again"),
         E::NoThread(_) => ("busy", X::Busy, "try again in a moment"),
-        E::NoWayHome(_) | E::NoSyscallInstruction(_) => {
-            ("no_way_home", X::Refused, "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"")
+        E::NoReturnPath(_) | E::NoSyscallInstruction(_) => {
+            ("no_return_path", X::Refused, "nothing was changed; see RUNBOOK.md, \"What whet leaves alone\"")
         }
         E::Itself(_) => ("itself", X::Refused, "give another process's pid"),
         E::KernelThread { .. } => ("kernel_thread", X::Refused, "kernel threads have no user code"),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tracee::Process;
 
-/// A request that is checked where work can be ended and the target restored. Clones share the request.
+/// A request to end the work. It is checked where the work can end and the target can be restored. Clones
+/// share the request.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     signal: Arc<AtomicUsize>,

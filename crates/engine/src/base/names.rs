@@ -1,4 +1,4 @@
-//! Names for people, and functions by what people type.
+//! Names for people, and the search for a function by a typed name.
 
 use cpp_demangle::{DemangleOptions, Symbol};
 use std::fmt::{self, Write};
@@ -68,7 +68,7 @@ impl Fit {
     /// All values, best first.
     pub(crate) const ALL: [Fit; 4] = [Fit::Whole, Fit::WithoutParameters, Fit::LastPart, Fit::Part];
 
-    /// Returns how well `name` matches `wanted`, if it does.
+    /// Returns how well `name` matches the typed name `wanted`, if it does.
     pub(crate) fn of(name: &str, wanted: &str) -> Option<Self> {
         if name == wanted {
             return Some(Fit::Whole);

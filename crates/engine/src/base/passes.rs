@@ -26,7 +26,7 @@ pub enum Pass {
     /// Makes direct calls in originals lead to clones.
     Calls,
     /// Makes virtual tables and slots of procedure linkage tables lead to clones.
-    Words,
+    Tables,
     /// Rebuilds functions of libraries too, not only the program's.
     Libraries,
     /// Puts clones on huge pages, if there are any.
@@ -45,7 +45,7 @@ impl Pass {
         Pass::Guards,
         Pass::Stubs,
         Pass::Calls,
-        Pass::Words,
+        Pass::Tables,
         Pass::Libraries,
         Pass::HugePages,
     ];
@@ -58,12 +58,12 @@ impl Pass {
             Pass::Split => "split",
             Pass::Functions => "functions",
             Pass::Loops => "loops",
-            Pass::Inlining => "in-place",
+            Pass::Inlining => "inlining",
             Pass::SideExits => "side-exits",
             Pass::Guards => "guards",
             Pass::Stubs => "stubs",
             Pass::Calls => "calls",
-            Pass::Words => "words",
+            Pass::Tables => "tables",
             Pass::Libraries => "libraries",
             Pass::HugePages => "huge-pages",
         }
@@ -82,7 +82,7 @@ impl FromStr for Pass {
     fn from_str(word: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|p| p.word() == word).ok_or_else(|| {
             let all = Self::ALL.map(Pass::word).join(", ");
-            format!("there is no pass {word:?}; these there are: {all}")
+            format!("there is no pass {word:?}; the passes are: {all}")
         })
     }
 }

@@ -234,7 +234,7 @@ fn with_calls(work: &Work<'_, '_>, mut records: Vec<Record>, entries: &FxHashMap
     if style.passes.has(Pass::Calls) {
         records.extend(redirects::calls(clones.callers(), entries, &taken));
     }
-    if style.passes.has(Pass::Words) {
+    if style.passes.has(Pass::Tables) {
         records.extend(redirects::words(program, entries));
     }
     redirects::lasting(program, entries, records)
@@ -248,10 +248,10 @@ const GAP: u8 = 0xcc;
 /// Emits at a place near the modules. Returns the output, the addresses of text and data, and the range to
 /// keep free.
 ///
-/// The address of clones decides what they reach (a table, a far function). Their reach decides what is
-/// cloned, and so the room to seek. Rule: seek room for the largest output so far, until the output there
-/// fits; fill the rest. Data gets twice the size of the tables plus 1 MiB plus `more` bytes, for the journal,
-/// the address map and the like.
+/// Which tables and far functions clones reach depends on their address. Which clones can be made depends on
+/// their reach, and so does the room to search for. Rule: seek room for the largest output so far, until the
+/// output there fits; fill the rest. Data gets twice the size of the tables plus 1 MiB plus `more` bytes, for
+/// the journal, the address map and the like.
 fn emit_somewhere(
     parts: &Parts<'_>,
     near: &[AvmaRange],

@@ -17,7 +17,7 @@ const FIND_OBJECT: &str = "_dl_find_object";
 /// The function that all other unwinders call.
 const ITERATE_PHDR: &str = "dl_iterate_phdr";
 /// libgcc's function that calls the lookup.
-const ASKS: &str = "_Unwind_Find_FDE";
+const LOOKUP_CALLER: &str = "_Unwind_Find_FDE";
 
 /// A function that only LLVM's libunwind has.
 const STEPS: &str = "__unw_step";
@@ -35,7 +35,7 @@ pub struct DirectCalls {
 
 /// The lookup calls of a static program's unwinders.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct LookupCalls {
     /// Calls of `_dl_find_object`.
     pub find_object: Option<DirectCalls>,
     /// Calls of `dl_iterate_phdr`, if some unwinder calls it.
@@ -47,7 +47,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// Returns why its unwinders cannot be redirected.
-pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
+pub fn lookup_calls(image: &Image, memory: &dyn ReadMemory) -> Result<LookupCalls, String> {
     let program = image.main();
     if image.modules().iter().any(|m| m.kind == ModuleKind::Library) {
         return Err("it is statically linked and has loaded libraries".to_owned());
@@ -75,19 +75,19 @@ pub fn asked(image: &Image, memory: &dyn ReadMemory) -> Result<Asked, String> {
             "it is statically linked, and the calls by which its unwinder finds code are unknown".to_owned()
         );
     }
-    let asked = Asked { find_object, iterate_phdr };
+    let calls_found = LookupCalls { find_object, iterate_phdr };
     // LLVM's libunwind has a function of this name too, which calls the lookup through others.
     let is_libgcc = function(STEPS).is_none();
-    match function(ASKS).filter(|at| is_libgcc && !asks(program, *at, &asked)) {
-        Some(_) => Err(format!("its {ASKS} finds code in no known way")),
-        None => Ok(asked),
+    match function(LOOKUP_CALLER).filter(|at| is_libgcc && !makes_a_call(program, *at, &calls_found)) {
+        Some(_) => Err(format!("its {LOOKUP_CALLER} finds code in no known way")),
+        None => Ok(calls_found),
     }
 }
 
-/// Returns whether the function at `at` makes one of the calls, possibly in its cold part.
-fn asks(program: &Module, at: Avma, asked: &Asked) -> bool {
+/// Returns whether the function at `at`, or its cold part, makes one of the calls.
+fn makes_a_call(program: &Module, at: Avma, calls_found: &LookupCalls) -> bool {
     let name = program.symbols.name_at(at).unwrap_or_default();
-    let all = asked.find_object.iter().chain(&asked.iterate_phdr).flat_map(|c| &c.displacements);
+    let all = calls_found.find_object.iter().chain(&calls_found.iterate_phdr).flat_map(|c| &c.displacements);
     let holder = |r: &AvmaRange| program.symbols.name_at(r.start);
     all.filter_map(holder)
         .any(|n| n.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))

@@ -1,4 +1,4 @@
-//! Installs generations: the program as it was read, and how its clones get into the process.
+//! Installs generations: the program at the time of its read, and how its clones get into the process.
 
 use crate::analyse::program::Program;
 use crate::base::options::{CodeCache, MEMORY_CAP};

@@ -2,9 +2,9 @@
 //! can be redirected to the anchor.
 //!
 //! libgcc from GCC 12 on glibc 2.35 or later calls `_dl_find_object`. To redirect it, one pointer of the
-//! target is changed. All other unwinders walk the list of modules by `dl_iterate_phdr`. For these, the words
-//! by which modules with such an unwinder call the function are redirected. Other modules call the original,
-//! so programs that walk the list for their own reasons see no module of whet's. If a C library has no
+//! target is changed. All other unwinders iterate over modules by `dl_iterate_phdr`. For these, the words by
+//! which modules with such an unwinder call the function are redirected. Other modules call the original, so
+//! a program that iterates for its own reasons sees no module of whet's. If a C library has no
 //! `_dl_find_object`, the address that it exports for `dl_iterate_phdr` is redirected as well, for unwinders
 //! that are loaded later. Static programs call either function directly: see `direct`.
 
@@ -120,7 +120,7 @@ impl Place {
 struct Found {
     /// True if `_dl_find_object` can be redirected to the anchor.
     find_object: bool,
-    /// A module with an unwinder that walks the list of modules.
+    /// A module with an unwinder that iterates over modules.
     unwinder: Option<String>,
     /// The address of libc's `dl_iterate_phdr`, or why it cannot be redirected.
     iterate_phdr: Result<Avma, &'static str>,
@@ -138,8 +138,8 @@ enum Way {
     All(Avma),
 }
 
-/// Returns what is redirected beside `_dl_find_object`. An error is the reason why the target must be left
-/// alone.
+/// Returns the redirects of unwinders besides that of `_dl_find_object`. An error is the reason why the
+/// target must be left alone.
 fn way(found: &Found) -> Result<Way, String> {
     match (found.find_object, &found.unwinder, found.iterate_phdr) {
         (true, None, _) => Ok(Way::Nothing),
@@ -205,14 +205,16 @@ pub fn find(target: &Target, image: &Image) -> Result<Lookup, Error> {
 
 /// Finds both lookup functions in a static program that contains an unwinder.
 fn in_static(target: &Target, image: &Image) -> Result<Lookup, String> {
-    let asked = direct::asked(image, &target.pristine())?;
-    let find_object = asked.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
+    let lookup_calls = direct::lookup_calls(image, &target.pristine())?;
+    let find_object =
+        lookup_calls.find_object.as_ref().map(|c| FindObject { slot: None, value: c.function.0 });
     // The anchor's routine continues to the function that was found when the anchor was created.
     let leads_on = target.installed.as_ref().map(|i| i.anchor.original);
     if leads_on.is_some_and(|original| original != find_object.map_or(0, |f| f.value)) {
         return Err("it was optimized before its unwinder was found".to_owned());
     }
-    let ways = [(asked.find_object, Routine::FindObject), (asked.iterate_phdr, Routine::IteratePhdr)];
+    let ways =
+        [(lookup_calls.find_object, Routine::FindObject), (lookup_calls.iterate_phdr, Routine::IteratePhdr)];
     let mut lookup = Lookup { find_object, functions: Vec::new(), places: Vec::new() };
     for (DirectCalls { function, displacements }, routine) in
         ways.into_iter().filter_map(|(calls, routine)| Some((calls?, routine)))
@@ -269,7 +271,7 @@ fn libc_iterate_phdr(image: &Image) -> Result<Avma, &'static str> {
     if is_library && libc.nodelete { Ok(at) } else { Err("dl_iterate_phdr is not its C library's") }
 }
 
-/// Returns whether a module contains an unwinder that walks the list of modules.
+/// Returns whether a module contains an unwinder that iterates over modules.
 fn lists_modules(module: &Module) -> bool {
     let module_of_a_program = matches!(module.kind, ModuleKind::Main | ModuleKind::Library);
     if !module_of_a_program || module.symbols.exported(ITERATE_PHDR).is_some() {

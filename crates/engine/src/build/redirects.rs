@@ -1,4 +1,4 @@
-//! Which places of the originals lead to clones, and which bytes they get.
+//! Chooses the places of originals that lead to clones, and their new bytes.
 
 use crate::analyse::program::Program;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};

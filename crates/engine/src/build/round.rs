@@ -1,6 +1,6 @@
-//! The data of a counting round, stored in its caches so that its clones can count again: where they count,
-//! and how each function's counts follow from its counters. The data follow the list of counting
-//! instructions. The first cache of a round has the functions. Little-endian:
+//! The data of a counting round, stored in its caches so that its clones can count again. It says where the
+//! clones count, and how each function's counts follow from its counters. The data follow the list of
+//! counting instructions. The first cache of a round has the functions. Little-endian:
 //!
 //! | bytes | what |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! The build of a family is made from the memory of its parent. A member that was forked before the parent
 //! bound a slot of a procedure linkage table still holds the address of the stub there. A journal lists two
-//! values of a slot, the original's entry and the clone's; with a third one, undo would never be complete.
+//! values of a slot: the original's entry and the clone's. With a third value, undo would never be complete.
 
 use crate::{Error, Target};
 use addr::{Avma, AvmaRange};

@@ -52,13 +52,13 @@ pub fn hook(target: &Target, lookup: &Lookup, anchor_at: Avma) -> Result<Option<
             mark: None,
         };
         if !record.in_one_page() {
-            let why = "the call by which its unwinder asks for code lies in two pages".to_owned();
+            let why = "the call by which its unwinder finds code lies in two pages".to_owned();
             return Err(lookup::unsupported(target, why));
         }
         hook.records.push(record);
     }
     if hook.records.len() > Hook::MOST {
-        let why = format!("its unwinders ask for code in {} places", hook.records.len());
+        let why = format!("its unwinders find code by calls in {} places", hook.records.len());
         return Err(lookup::unsupported(target, why));
     }
     Ok(Some(hook).filter(|h| !h.records.is_empty()))

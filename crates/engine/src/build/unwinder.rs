@@ -1,9 +1,9 @@
 //! Finds out whether a process contains code that unwinds by frame tables.
 //!
 //! An unwinder finds the tables of unregistered code by the type of a program header, `PT_GNU_EH_FRAME`.
-//! libgcc's, LLVM's and the nongnu libunwind compare with that number, even in a stripped program. A C
-//! program on musl contains no such code, and its C library neither. Registered code
-//! (`__register_frame_info`) is found by libgcc's unwinder, which contains the number as well.
+//! libgcc's, LLVM's and the nongnu libunwind compare with that number, even in a stripped program. Neither a
+//! C program on musl nor musl itself contains such code. Registered code (`__register_frame_info`) is found
+//! by libgcc's unwinder, which contains the number as well.
 
 use addr::ReadMemory;
 use image::{Image, Module, ModuleKind};

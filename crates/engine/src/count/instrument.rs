@@ -139,7 +139,10 @@ pub(crate) fn counted_part(cfg: &Cfg) -> Cfg {
 fn is_only_called(program: &Program<'_>, id: FuncId, met: &FxHashSet<FuncId>) -> bool {
     let (module, entry) = (program.module(id), program.extent(id).entry);
     let here = AvmaRange::with_len(entry, 1);
-    let by_address = module.branches.taken_in(here).len() > 0 || !module.held_in(here).is_empty();
+    // Words of data count too: a module that is linked to fixed addresses has no relocations for them.
+    let by_address = module.branches.taken_in(here).len() > 0
+        || !module.held_in(here).is_empty()
+        || !module.in_data_in(here).is_empty();
     let is_met = |from| program.find(from).is_some_and(|f| met.contains(&f));
     !by_address
         && module.branches.calls_to(entry).all(is_met)

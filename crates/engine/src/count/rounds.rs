@@ -54,7 +54,7 @@ impl CountingReport {
     }
 }
 
-/// Lets a target run while its clones count, and calls the given function now and then.
+/// Lets a target run while its clones count, and calls the given function at intervals.
 pub(crate) type Run<'a> = dyn FnMut(&mut Look<'_>) + 'a;
 /// Observes a target whose clones count; returns `false` when counting must end.
 pub(crate) type Look<'a> = dyn FnMut() -> bool + 'a;

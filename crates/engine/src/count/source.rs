@@ -20,7 +20,7 @@ pub enum CountSource {
     Profile,
     /// The CPU's records of taken branches: measured edges, at no cost.
     BranchStacks,
-    /// Counting clones, for so long a round: exact edges, while the target briefly runs slower.
+    /// Counting clones, with the time of a round: exact edges, while the target briefly runs slower.
     Counters(Duration),
     /// None: the layout is random, and nothing is counted.
     Chance,

@@ -72,8 +72,8 @@ fn inner_pid(process: &Process) -> Result<i32, tracee::Error> {
     Ok(process.status()?.ns_pid.last().copied().unwrap_or(process.pid().0))
 }
 
-/// Returns whether a file may be put at `path`: there is none, or it contains something of `own`, or it is of
-/// an earlier process with the same id.
+/// Returns whether a file may be put at `path`. Either there is none, or the present file contains something
+/// of `own`, or it belongs to an earlier process with the same id.
 fn is_free(path: &Path, own: &[Vec<u8>], started: i64) -> io::Result<bool> {
     let meta = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(true),
@@ -99,7 +99,7 @@ fn started(ticks: u64) -> io::Result<i64> {
     const TICKS: u64 = 100;
     let text = fs::read_to_string("/proc/stat")?;
     let boot = text.lines().find_map(|l| l.strip_prefix("btime ")?.trim().parse::<i64>().ok());
-    let boot = boot.ok_or_else(|| io::Error::other("/proc/stat does not tell when the host was started"))?;
+    let boot = boot.ok_or_else(|| io::Error::other("/proc/stat does not show when the host was started"))?;
     Ok(boot.saturating_add_unsigned(ticks / TICKS))
 }
 

@@ -1,8 +1,8 @@
 //! Brings the members of a family into the state of their parent.
 //!
 //! The parent comes first: a child that is forked later inherits what is in force in the parent. A child that
-//! was forked in the midst of a change has a part of it, and a journal that lists that part. So members are
-//! listed again until a listing shows no new one.
+//! was forked during a change has a part of it, and a journal that lists that part. So members are listed
+//! again until a listing shows no new one.
 //!
 //! INVARIANT(overruled): an operator's undo of the family first announces itself in the parent, then takes
 //! each member's lock. Here the parent is checked under the member's lock, right before the member is

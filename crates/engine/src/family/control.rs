@@ -4,7 +4,7 @@ use crate::family::align::{self, LeftAlone, MembersReport};
 use crate::family::facts;
 use crate::family::members::Fact;
 use crate::operate::control::{self, ToggleAnswer};
-use crate::session::state::StopMs;
+use crate::session::state::{StopMs, TargetState};
 use crate::{Error, Interrupt, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -89,7 +89,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
                 Err(Error::NotInstalled { .. }) => {}
                 Err(e) => {
                     let left = align::left_alone(member.pid, &e);
-                    // Another whet may be in the midst of an installation in it.
+                    // Another whet may be installing clones in it.
                     if matches!(e, Error::Locked { .. } | Error::Changed { .. }) {
                         busy.extend(left);
                         continue;
@@ -131,4 +131,32 @@ pub fn redo_family(pid: Pid) -> Result<FamilyRedone, Error> {
     let answer = control::redo(parent)?;
     let members = align::align(parent, &Interrupt::default())?;
     Ok(FamilyRedone { parent: answer, members })
+}
+
+/// Puts the newest generation of a family's parent in force in all members that fit. The parent is not
+/// changed.
+///
+/// # Errors
+/// Returns [`Error::NotInstalled`] if the parent has no clones in force, and the errors of [`redo_family`].
+pub fn align_family(pid: Pid, interrupt: &Interrupt) -> Result<MembersReport, Error> {
+    align::align(facts::family_of(pid)?.parent.pid, interrupt)
+}
+
+/// Repairs all processes of a family in which a whet died. Returns the parent's state afterwards, `None` if
+/// whet never touched it.
+///
+/// # Errors
+/// Same as [`control::mend`]; the parent's error comes first. Members that have ended are left out.
+pub fn mend_family(pid: Pid) -> Result<Option<TargetState>, Error> {
+    let family = facts::family_of(pid)?;
+    let state = control::mend(family.parent.pid)?;
+    for member in family.members {
+        match control::mend(member.pid) {
+            Err(e) if align::left_alone(member.pid, &e).is_some() && !holds_nothing(member.pid) => {
+                return Err(e);
+            }
+            _ => {}
+        }
+    }
+    Ok(state)
 }

@@ -1,4 +1,7 @@
 //! Makes a member like its parent: the parent's newest generation, copied from the parent's memory.
+//!
+//! Each process numbers its generations itself. So the same clones are recognised in another process by their
+//! addresses, bytes and records.
 
 use crate::base::options::MEMORY_CAP;
 use crate::build::caches::holes;
@@ -104,8 +107,8 @@ impl Generation {
         Ok(None)
     }
 
-    /// Returns whether a generation of a member is in force, as in the parent. A child that was forked in the
-    /// midst of an undo or redo has only some of the redirects, whatever its journal says.
+    /// Returns whether a generation of a member is in force, as in the parent. A child that was forked during
+    /// an undo or redo has only some of the redirects, whatever its journal says.
     fn is_in_force(&self, member: &Target, number: u32) -> Result<bool, Error> {
         let Some(installed) = &member.installed else { return Ok(false) };
         let is_marked =

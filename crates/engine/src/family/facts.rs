@@ -1,7 +1,7 @@
 //! Reads the facts of `/proc` by which families are found.
 
 use crate::Error;
-use crate::family::members::{self, Fact, Family};
+use crate::family::members::{self, Fact, Family, Kind};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use tracee::{Pid, stat_field};
@@ -22,26 +22,58 @@ pub(crate) fn family_of(pid: Pid) -> Result<Family, Error> {
 
 /// Returns `None` for a process that has ended, a kernel thread, or a process that may not be read.
 fn fact(pid: Pid) -> Option<Fact> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
+    let stat = text(&format!("/proc/{pid}/stat"))?;
     Some(Fact {
         pid,
         parent: Pid(i32::try_from(stat_field(&stat, 4)?).ok()?),
         start: stat_field(&stat, 22)?,
-        exe: program(pid)?,
-        groups: fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default(),
+        kind: kind(pid)?,
     })
 }
 
-/// Returns device and inode of a process's program.
+/// Returns what all members of a process's family have in common; `None` as for [`program`].
+#[must_use]
+pub fn kind(pid: Pid) -> Option<Kind> {
+    let task = living(pid)?;
+    let stat = text(&format!("{task}/stat"))?;
+    Some(Kind {
+        exe: of_file(&format!("{task}/exe"))?,
+        groups: text(&format!("{task}/cgroup")).unwrap_or_default(),
+        layout: [26, 28].map(|field| stat_field(&stat, field).unwrap_or_default()),
+    })
+}
+
+/// Returns device and inode of a process's program. Returns `None` for a process that has ended, a kernel
+/// thread, or a process that may not be read.
 pub(crate) fn program(pid: Pid) -> Option<(u64, u64)> {
-    let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-    Some((exe.dev(), exe.ino()))
+    of_file(&format!("{}/exe", living(pid)?))
+}
+
+/// Returns the folder of a process, or that of one of its threads. A first thread that has ended has no
+/// program and no control groups any more, while its process may live on in other threads.
+fn living(pid: Pid) -> Option<String> {
+    let own = format!("/proc/{pid}");
+    let lives = |folder: &String| of_file(&format!("{folder}/exe")).is_some();
+    if lives(&own) {
+        return Some(own);
+    }
+    let tasks = fs::read_dir(format!("{own}/task")).ok()?.flatten();
+    tasks.filter_map(|task| task.path().into_os_string().into_string().ok()).find(lives)
+}
+
+fn of_file(path: &str) -> Option<(u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Returns the current time in the clock ticks of process start times in `/proc/PID/stat`: hundredths of a
 /// second, from the decimals of `/proc/uptime`. Returns `None` if there is no such file.
-pub(crate) fn now() -> Option<u64> {
+#[must_use]
+pub fn now() -> Option<u64> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
     text.split(' ').next()?.replace('.', "").parse().ok()
 }

@@ -1,9 +1,10 @@
 //! Whether the clones of a parent fit a member, or those of a member its parent.
 //!
 //! Clones hold addresses, and facts about memory that cannot change: code, tables, words that are read-only
-//! after relocation. So a member fits if it maps the parent's code at the same addresses from the same files,
-//! and if all read-only memory of these modules has the same bytes. The same bytes are proven page by page: a
-//! page of which neither process has its own copy is the file's in both, and all other pages are compared.
+//! after relocation. So a member fits on two conditions. It maps the parent's code at the same addresses from
+//! the same files, and all read-only memory of these modules has the same bytes. The bytes are compared page
+//! by page. A page of which neither process has its own copy is the file's in both; all other pages are read.
+//! Memory that the parent cannot write must not be writable in the member either, or it might change later.
 //! The member may have loaded more modules.
 
 use crate::build::installer;
@@ -78,14 +79,12 @@ impl<'a> Head<'a> {
     /// Checks the modules of a member. Returns how its unwinders are redirected.
     fn lookup_in(&self, member: &Target) -> Result<Lookup, Error> {
         let pid = member.process.pid();
-        let is_there = |m: &&Mapping| member.maps.iter().any(|other| is_same(m, other));
-        if !constant(self.target, self.image).iter().all(is_there) {
+        if !constant(self.target, self.image).iter().all(|m| is_within(m, &member.maps, is_same_file)) {
             let why = "it does not map the code of its family's parent at the same addresses";
             return Err(unfit(pid, "other_modules", why));
         }
-        let code = member.maps.iter().filter(|m| m.perms.x && m.inode != 0);
-        let mut more = code.filter(|m| !self.target.maps.iter().any(|own| is_same(m, own)));
-        if more.next().is_none() {
+        let mut code = member.maps.iter().filter(|m| m.perms.x && m.inode != 0);
+        if code.all(|m| is_within(m, &self.target.maps, is_same_file)) {
             return Ok(self.lookup.clone());
         }
         // A module of its own may have an unwinder, or be a runtime that whet leaves alone.
@@ -121,6 +120,11 @@ impl<'a> Head<'a> {
                 return Err(unfit(member.process.pid(), "other_bytes", why));
             }
         }
+        let is_same = |a: &Mapping, b: &Mapping| a.perms == b.perms && is_same_file(a, b);
+        if !constant(self.target, self.image).iter().all(|m| is_within(m, &member.maps, is_same)) {
+            let why = "its code or its constants have other access rights than those of its family's parent";
+            return Err(unfit(member.process.pid(), "other_rights", why));
+        }
         Ok(())
     }
 }
@@ -151,8 +155,22 @@ fn constant<'a>(target: &'a Target, image: &Image) -> Vec<&'a Mapping> {
     target.maps.iter().filter(is_constant).filter(is_of_module).filter(|m| !is_of_kernel(m)).collect()
 }
 
-fn is_same(a: &Mapping, b: &Mapping) -> bool {
-    (a.range, a.perms, a.offset) == (b.range, b.perms, b.offset) && a.same_file(b)
+/// Returns whether mappings that are like one cover it. A change of access rights splits a mapping.
+fn is_within(mapping: &Mapping, maps: &[Mapping], is_like: impl Fn(&Mapping, &Mapping) -> bool) -> bool {
+    let mut at = mapping.range.start;
+    // Mappings are in ascending order.
+    for other in maps {
+        if other.range.contains(at) && is_like(mapping, other) {
+            at = other.range.end;
+        }
+    }
+    at >= mapping.range.end
+}
+
+/// Returns whether two mappings show the same file, with each byte at the same address.
+fn is_same_file(a: &Mapping, b: &Mapping) -> bool {
+    let start = |m: &Mapping| m.range.start.0.wrapping_sub(m.offset);
+    a.same_file(b) && (a.inode == 0 || start(a) == start(b))
 }
 
 fn pages(mappings: &[&Mapping]) -> Vec<Avma> {
@@ -163,4 +181,31 @@ fn pages(mappings: &[&Mapping]) -> Vec<Avma> {
 fn own(target: &Target, pages: &[Avma]) -> Result<BTreeSet<Avma>, Error> {
     let own = target.process.own_copies(pages)?;
     Ok(pages.iter().zip(own).filter(|(_, own)| *own).map(|(page, _)| *page).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_that_were_split() {
+        let maps = |text: &str| image::maps::parse(text).unwrap();
+        let whole = maps("1000-4000 r-xp 00001000 08:01 7 /bin/server\n");
+        let within =
+            |text: &str, is_like: fn(&Mapping, &Mapping) -> bool| is_within(&whole[0], &maps(text), is_like);
+        let file = |text: &str| within(text, is_same_file);
+        let split = "1000-2000 r-xp 00001000 08:01 7 /bin/server\n\
+                     2000-3000 rwxp 00002000 08:01 7 /bin/server\n\
+                     3000-5000 r-xp 00003000 08:01 7 /bin/server\n";
+        assert!(file(split));
+        assert!(!within(split, |a, b| a.perms == b.perms));
+        assert!(within(&split.replace("rwxp", "r-xp"), |a, b| a.perms == b.perms));
+        assert!(!file(&split.replace("00002000", "00004000")), "other bytes of the file");
+        assert!(!file(&split.replace("00002000 08:01 7", "00002000 08:01 8")), "another file");
+        assert!(
+            !file(&split.lines().take(2).map(|l| format!("{l}\n")).collect::<String>()),
+            "its end is missing"
+        );
+        assert!(!file("3000-5000 r-xp 00003000 08:01 7 /bin/server\n"), "its start is missing");
+    }
 }

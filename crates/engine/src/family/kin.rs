@@ -1,15 +1,19 @@
 //! The members of a target's family, as one rebuild of the target uses them.
 
-use crate::Error;
 use crate::family::facts;
+use crate::session::state::{TargetState, state_of};
+use crate::{Error, Target};
 use image::Mapping;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
+use std::time::Duration;
 use tracee::{Pid, Process};
 
 /// How many members are sampled: those that have used most CPU time so far. Children forked meanwhile are
 /// sampled as well.
 const SAMPLED: usize = 200;
+/// The time between two looks at the CPU times of all members.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 
 /// The other processes of a target's family. They are sampled with the target, and some can be counted in.
 /// Empty for a target that is optimized alone.
@@ -33,7 +37,7 @@ impl Kin {
         let open = |pid| Process::open(pid).ok().and_then(|p| p.cpu_time_ns().ok().map(|t| (p, t)));
         let mut members: Vec<(Process, u64)> = pids.filter_map(open).collect();
         members.sort_by_key(|(_, cpu)| Reverse(*cpu));
-        Ok(Self { program: Some(family.parent.exe), members })
+        Ok(Self { program: Some(family.parent.kind.exe), members })
     }
 
     /// Returns the processes to sample beside the target; `None` for a target that is optimized alone.
@@ -62,6 +66,16 @@ impl Kin {
         let mut busy: Vec<(Reverse<u64>, Pid)> = self.members.iter().filter_map(used).collect();
         busy.sort_unstable();
         busy.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Returns the busiest process in which clones are in force, from two looks at all processes.
+    pub(crate) fn busiest_optimized(&self) -> Option<Pid> {
+        std::thread::sleep(BETWEEN_LOOKS);
+        let is_optimized = |pid: &Pid| {
+            let target = Target::open(*pid).ok();
+            target.and_then(|t| t.installed).is_some_and(|i| state_of(&i) == TargetState::Optimized)
+        };
+        self.busiest().into_iter().find(is_optimized)
     }
 
     /// Returns the present mappings of all members, so that clones lie where each of them has room.

@@ -1,6 +1,7 @@
 //! `status` and `verify` of a family.
 
 use crate::family::facts;
+use crate::family::kin::Kin;
 use crate::operate::status::TargetStatus;
 use crate::operate::verify::{VerifyReport, verify};
 use crate::operate::watcher;
@@ -8,7 +9,7 @@ use crate::session::state::{TargetState, state_of};
 use crate::{Error, Target};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tracee::Pid;
+use tracee::{Pid, Process};
 
 /// The answer of `status` for a family.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -58,6 +59,27 @@ pub fn family_parent(pid: Pid) -> Result<Pid, Error> {
     Ok(facts::family_of(pid)?.parent.pid)
 }
 
+/// Returns the busiest process of a family in which clones are in force. Takes a moment, in which CPU times
+/// are compared.
+///
+/// # Errors
+/// Returns [`Error::NothingHot`] if no such process uses CPU time, and the errors of [`family_parent`].
+pub fn busiest_member(pid: Pid) -> Result<Pid, Error> {
+    let parent = facts::family_of(pid)?.parent.pid;
+    let why = "no process of the family with clones in force is busy".to_owned();
+    Kin::of(parent)?.busiest_optimized().ok_or(Error::NothingHot { pid: parent, why })
+}
+
+/// Returns the state in a process's journal; `None` if it holds no clones.
+///
+/// # Errors
+/// Returns [`Error::Locked`] while another whet works on it, [`Error::Tracee`] if the process cannot be read.
+pub fn journal_state(pid: Pid) -> Result<Option<TargetState>, Error> {
+    let _lock = Process::open(pid)?.lock()?.ok_or(Error::Locked { pid })?;
+    let target = Target::open_of_any_version(pid)?;
+    Ok(target.installed.filter(|i| i.generation() > 0 || i.is_counting()).as_ref().map(state_of))
+}
+
 /// Reads the state of a family.
 ///
 /// # Errors
@@ -92,11 +114,18 @@ fn member(pid: Pid) -> Option<MemberStatus> {
 /// Compares the code of all processes of a family with their files.
 ///
 /// # Errors
-/// Returns the parent's errors. Members that end meanwhile, or may not be read, are left out.
+/// Returns the parent's errors, and [`Error::Locked`] if another whet keeps the lock of a member with
+/// differences. Members that end meanwhile, or may not be read, are left out.
 pub fn verify_family(pid: Pid) -> Result<FamilyVerified, Error> {
     let family = facts::family_of(pid)?;
     let parent = verify(family.parent.pid)?;
-    let members: Vec<VerifyReport> = family.members.iter().filter_map(|m| verify(m.pid).ok()).collect();
+    let mut members: Vec<VerifyReport> = Vec::new();
+    for member in family.members {
+        match verify(member.pid) {
+            Err(e @ Error::Locked { .. }) => return Err(e),
+            verified => members.extend(verified.ok()),
+        }
+    }
     Ok(FamilyVerified {
         members: members.len(),
         identical: parent.identical && members.iter().all(|m| m.identical),

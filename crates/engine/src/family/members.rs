@@ -12,20 +12,28 @@ pub(crate) struct Fact {
     pub(crate) parent: Pid,
     /// When it started: clock ticks since boot.
     pub(crate) start: u64,
-    /// Device and inode of its program.
+    pub(crate) kind: Kind,
+}
+
+/// What all members of a family have in common.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kind {
+    /// Device and inode of the program.
     pub(crate) exe: (u64, u64),
-    /// The text of its control groups.
+    /// The text of the control groups.
     pub(crate) groups: String,
+    /// Where the program's code and the first stack begin. A forked child inherits both. The kernel draws
+    /// them anew when a process executes a program; it shows zeros to those that may not trace the process.
+    pub(crate) layout: [u64; 2],
 }
 
 impl Fact {
-    /// Returns whether two processes run the same program in the same control groups.
     fn is_like(&self, other: &Fact) -> bool {
-        self.exe == other.exe && self.groups == other.groups
+        self.kind == other.kind
     }
 }
 
-/// A parent and its descendants, all of the same program and control groups.
+/// A parent and its descendants, all of the same kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Family {
     pub(crate) parent: Fact,
@@ -43,8 +51,8 @@ impl Family {
     }
 }
 
-/// Returns the family to which a process belongs. Its parent is the topmost ancestor of the same program and
-/// control groups. A child that executed another program is no member, and neither are its children.
+/// Returns the family to which a process belongs. Its parent is the topmost ancestor of the same kind. A
+/// child that executed a program is no member, and neither are its children.
 pub(crate) fn family(of: Pid, facts: &[Fact]) -> Option<Family> {
     let by_pid: FxHashMap<Pid, &Fact> = facts.iter().map(|f| (f.pid, f)).collect();
     let mut parent = *by_pid.get(&of)?;
@@ -76,7 +84,8 @@ mod tests {
     use super::*;
 
     fn fact(pid: i32, parent: i32, exe: u64, groups: &str) -> Fact {
-        Fact { pid: Pid(pid), parent: Pid(parent), start: 0, exe: (1, exe), groups: groups.to_owned() }
+        let kind = Kind { exe: (1, exe), groups: groups.to_owned(), layout: [0; 2] };
+        Fact { pid: Pid(pid), parent: Pid(parent), start: 0, kind }
     }
 
     fn pids(of: i32, facts: &[Fact]) -> Option<(i32, Vec<i32>)> {
@@ -85,7 +94,11 @@ mod tests {
 
     #[test]
     fn same_program_and_groups_below_one_parent() {
+        let mut anew = fact(27, 20, 7, "a");
+        anew.kind.layout = [5, 5];
         let facts = [
+            // A child that executed the program anew.
+            anew,
             fact(1, 0, 10, "a"),
             // A shell that started the server.
             fact(5, 1, 11, "a"),
@@ -109,6 +122,7 @@ mod tests {
         }
         assert_eq!(pids(25, &facts), Some((25, vec![])));
         assert_eq!(pids(26, &facts), Some((26, vec![])));
+        assert_eq!(pids(27, &facts), Some((27, vec![])));
         assert_eq!(pids(31, &facts), Some((30, vec![31])));
         assert_eq!(pids(99, &facts), None);
     }

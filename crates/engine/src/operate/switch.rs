@@ -60,7 +60,7 @@ impl Switch {
         Ok(Self { process, claim, generation, found, undos: None, now: None })
     }
 
-    /// Returns the target; its handles never come to denote another process.
+    /// Returns the target; its handles never denote another process.
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.process

@@ -2,6 +2,7 @@
 //! journal.
 
 use crate::build::file_text::FileText;
+use crate::session::lock;
 use crate::session::state::{TargetState, state_of};
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -9,7 +10,7 @@ use image::ModuleKind;
 use serde::{Deserialize, Serialize};
 use splice::{Installed, Record, RedirectKind};
 use std::collections::BTreeMap;
-use tracee::Pid;
+use tracee::{Pid, Process};
 
 /// How often the comparison is repeated while libraries are loaded or unloaded.
 const ATTEMPTS: u32 = 5;
@@ -49,11 +50,27 @@ pub struct VerifyReport {
     pub uncompared: Vec<String>,
 }
 
-/// Compares all executable bytes of all modules.
+/// Compares all executable bytes of all modules. While another whet works on the target, its code and its
+/// journal may contradict each other. So differences are looked for again once the other whet is done.
 ///
 /// # Errors
-/// Returns [`Error`] if the target cannot be read.
+/// Returns [`Error`] if the target cannot be read, and [`Error::Locked`] if there are differences and another
+/// whet keeps the target's lock.
 pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
+    let first = verify_now(pid);
+    if first.as_ref().is_ok_and(|r| r.identical) {
+        return first;
+    }
+    let Ok(process) = Process::open(pid) else { return first };
+    match lock::keep_others_out(&process) {
+        Ok(_lock) => verify_now(pid),
+        Err(e @ Error::Locked { .. }) => Err(e),
+        Err(_) => first,
+    }
+}
+
+/// Compares once, or a few times while libraries are loaded and unloaded.
+fn verify_now(pid: Pid) -> Result<VerifyReport, Error> {
     for _ in 1..ATTEMPTS {
         let target = Target::open(pid)?;
         let outcome = compare(&target);

@@ -47,7 +47,7 @@ fn random(rng: &mut Rng) -> Cfg {
             let _ = writeln!(t, "{}\n90", relative("e8", starts[b] + nops as u64 + 5, OTHER.0));
         }
         let (next, ends) = (b + 1, starts[b + 1]);
-        // Avoid two edges to one place: they cannot be told apart.
+        // Avoid two edges to one place: they cannot be distinguished.
         let to = if to == next { b } else { to };
         let forward = b + 1 + to % (n - b - 1).max(1);
         let _ = match end {

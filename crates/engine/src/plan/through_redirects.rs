@@ -2,9 +2,9 @@
 //!
 //! Clones call clones, so a thread in a clone continues there whatever is undone. A thread may stay in one
 //! function as long as it lives, in the loop that serves a connection or takes jobs off a queue. It would
-//! continue in clones that were undone, that count for nobody any more, or that were laid out for another
-//! load. So such a loop calls the originals' entries. This costs one more jump, and an undo, a redo or a
-//! rebuild takes effect for the thread with the loop's next iteration.
+//! continue in clones that were undone, that count although the round is over, or that were laid out for
+//! another load. So such a loop calls the originals' entries. This costs one more jump, and an undo, a redo
+//! or a rebuild takes effect for the thread with the loop's next iteration.
 //!
 //! The analysis cannot show how long a thread stays, but it shows how often a loop iterates. A loop that
 //! makes many of all calls must not become slower: a thread in it calls clones until it leaves the loop.

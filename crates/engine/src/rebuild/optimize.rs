@@ -54,12 +54,12 @@ pub(crate) fn optimize_with(
     let options = &OptimizeOptions { interrupt: options.interrupt.watching(&process), ..options.clone() };
     let target = Target::open(pid)?;
     let was_optimized = restore::is_optimized(&target);
-    let mut told = |p: Progress| {
+    let mut on_progress = |p: Progress| {
         clock.step(&p);
         lock.tell(&p);
         progress(p);
     };
-    let outcome = rebuild_or_reuse(&target, kin, options, &mut told);
+    let outcome = rebuild_or_reuse(&target, kin, options, &mut on_progress);
     let done = restore::or_restore(&target, was_optimized, outcome)?;
     // Release the lock first: a hanging file system of the target must not block an undo.
     drop(lock);
@@ -107,8 +107,8 @@ fn rebuild(
             && let Found::Sampled(candidates) = &found
             && let Some(earlier) = reuse::nearly_as_good(target, program, candidates, samples, options)?
         {
-            let asked = reuse::Asked { target, samples, options, begun };
-            return earlier.put_in_force(&asked, program.image().main().extent, progress);
+            let context = reuse::Context { target, samples, options, begun };
+            return earlier.put_in_force(&context, program.image().main().extent, progress);
         }
         let counts = source::count(installer, kin, found, samples, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;

@@ -2,7 +2,7 @@
 //!
 //! No clone is ever unmapped, so the address space for clones, or the list of code caches, is used up at some
 //! time. Each generation was laid out for the load of its time. The share of samples in the hot fragments of
-//! its clones tells how well it fits; the daemon judges a layout by the same share. Without room for new
+//! its clones shows how well it fits. The daemon judges a layout by the same share. Without room for new
 //! clones, the best generation is used, whatever its share. With room, and if the caller requests it, an
 //! earlier generation is used on two conditions. It holds nearly as many samples as a new layout would, and
 //! its profile was much the same. So a load that alternates takes room once for each of its kinds.
@@ -50,7 +50,7 @@ const DRIFT: f64 = 0.2;
 
 /// The request, and the samples.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) target: &'a Target,
     pub(crate) samples: &'a Samples,
     pub(crate) options: &'a OptimizeOptions,
@@ -91,8 +91,8 @@ pub(crate) fn reuse(
     let main = target.image()?.main().extent;
     // Of equal generations, choose the newest.
     let best = all(target, &samples, options, main).max_by_key(|e| (e.shares, e.generation));
-    let asked = Asked { target, samples: &samples, options, begun };
-    best.map(|earlier| earlier.put_in_force(&asked, main, progress)).transpose()
+    let context = Context { target, samples: &samples, options, begun };
+    best.map(|earlier| earlier.put_in_force(&context, main, progress)).transpose()
 }
 
 /// Finds the best-fitting earlier generation, if it serves the current load nearly as well as a new layout
@@ -153,11 +153,11 @@ impl Earlier {
     /// Returns the errors of [`splice::redo`].
     pub(crate) fn put_in_force(
         self,
-        asked: &Asked<'_>,
+        context: &Context<'_>,
         main: AvmaRange,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Done, Error> {
-        let &Asked { target, samples, options, begun } = asked;
+        let &Context { target, samples, options, begun } = context;
         let pid = target.process.pid();
         let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
         let Self { generation: earlier, notes, shares, .. } = self;

@@ -1,8 +1,10 @@
-//! Profiles that outlive a process: recorded by an optimization, kept in the target beside its journal, and
-//! used again in place of sampling and counting.
+//! Profiles that outlive a process. An optimization records a profile and keeps it in the target beside the
+//! journal. A later one uses it instead of sampling and counting.
 
 mod apply;
+mod collapsed;
 mod loaded;
+mod pprof;
 mod record;
 mod show;
 mod sites;
@@ -10,6 +12,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
+pub(crate) use pprof::name_of;
 pub(crate) use record::{Taken, counted, take_down};
 pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};
 pub use write::{ProfileForm, ProfileText, write_profile};

@@ -69,14 +69,38 @@ pub fn capture(
     how: &CaptureOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<CaptureReport, Error> {
-    let options = &OptimizeOptions {
-        sampling: how.sampling,
-        interrupt: how.interrupt.clone(),
-        ..OptimizeOptions::default()
-    };
     let (_, _lock) = TargetLock::open(pid)?;
     let target = Target::open(pid)?;
-    let found = inputs(&target, options, progress).map_err(|e| target.cause(e))?;
+    let options = &OptimizeOptions {
+        sampling: how.sampling,
+        interrupt: how.interrupt.watching(&target.process),
+        ..OptimizeOptions::default()
+    };
+    let read = read(&target, how, options, progress).map_err(|e| target.cause(e));
+    let (generation, capture) = read?;
+    let exe = capture.inputs.exe.clone();
+    let replayed = capture.rebuild(&how.interrupt);
+    how.interrupt.check()?;
+    let bytes = save(&capture, path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    Ok(CaptureReport {
+        pid: pid.0,
+        exe,
+        file: path.to_owned(),
+        bytes,
+        generation,
+        functions: replayed.as_ref().map_or(0, |r| r.report.functions.cloned),
+        fails: replayed.err().map(|e| e.to_string()),
+    })
+}
+
+/// Reads the target as a rebuild does. Returns the generation whose profile was used, and the capture.
+fn read(
+    target: &Target,
+    how: &CaptureOptions,
+    options: &OptimizeOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Option<u32>, Capture), Error> {
+    let found = inputs(target, options, progress)?;
     progress(Progress::Building);
     let (pristine, files) = (target.pristine(), target.files());
     let (memory, read) = (Recorder::new(&pristine), FileRecorder::new(&files));
@@ -85,20 +109,11 @@ pub fn capture(
     let image = rebuild::image(&found.inputs, &memory, &read)?;
     let hot = rebuilt.as_ref().ok().filter(|_| how.hot_code).map(|r| r.originals.as_slice());
     let memory = memory.finish(&image, &files, hot);
-    let exe = found.inputs.exe.clone();
-    let capture = Capture { inputs: found.inputs, memory, files: read.finish() };
-    let replayed = capture.rebuild(&options.interrupt);
-    options.interrupt.check()?;
-    let bytes = save(&capture, path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    Ok(CaptureReport {
-        pid: pid.0,
-        exe,
-        file: path.to_owned(),
-        bytes,
-        generation: found.generation,
-        functions: replayed.as_ref().map_or(0, |r| r.report.functions.cloned),
-        fails: replayed.err().map(|e| e.to_string()),
-    })
+    // What could not be read of a process that ends is missing from the capture.
+    if target.process.is_ending() {
+        return Err(tracee::Error::Gone(target.process.pid()).into());
+    }
+    Ok((found.generation, Capture { inputs: found.inputs, memory, files: read.finish() }))
 }
 
 /// Writes the file, whole or not at all. Returns its size.
@@ -171,4 +186,30 @@ fn inputs(
 
 fn entry(program: &Program<'_>, f: FuncId) -> u64 {
     program.extent(f).entry.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ExitCode;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn the_end_of_the_process_at_any_step() {
+        let file = std::env::temp_dir().join(format!("whet-capture-of-none-{}", std::process::id()));
+        let how = CaptureOptions { sampling: Duration::from_millis(300), ..CaptureOptions::default() };
+        for step in ["reading", "sampling", "analysing", "building"] {
+            let mut child =
+                Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
+            let pid = Pid(child.id().cast_signed());
+            let outcome = capture(pid, &file, &how, &mut |p| {
+                if p.phase() == step {
+                    child.kill().unwrap();
+                }
+            });
+            child.wait().unwrap();
+            assert_eq!(outcome.map_err(|e| e.exit_code()).unwrap_err(), ExitCode::Gone, "{step}");
+            assert!(!file.exists());
+        }
+    }
 }

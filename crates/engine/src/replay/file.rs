@@ -11,10 +11,10 @@ use super::captured_memory::{CapturedMemory, FilePart};
 use super::inputs::Inputs;
 use addr::Avma;
 use flate2::Compression;
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 /// The first bytes. The number is the version of the form.
 const MAGIC: &[u8] = b"whet capture 1\n";
@@ -65,7 +65,7 @@ pub(crate) fn write(capture: &Capture, to: impl Write) -> io::Result<()> {
 /// # Errors
 /// Returns what is wrong with the bytes.
 pub(crate) fn read(from: impl Read) -> Result<Capture, &'static str> {
-    let mut input = Input(GzDecoder::new(from).take(MOST));
+    let mut input = Input(GzDecoder::new(BufReader::new(from)).take(MOST));
     let magic = input.bytes(MAGIC.len() as u64).map_err(|_| "is no capture")?;
     match magic {
         magic if magic == MAGIC => {}
@@ -90,17 +90,24 @@ pub(crate) fn read(from: impl Read) -> Result<Capture, &'static str> {
     }
     // The checksum lies behind the last byte.
     match input.0.read(&mut [0]) {
-        Ok(0) => Ok(capture),
+        Ok(0) => {}
+        Ok(_) => return Err("has bytes behind its end"),
+        Err(_) => return Err("is damaged"),
+    }
+    // Nothing lies behind the compressed bytes either.
+    match input.0.into_inner().into_inner().fill_buf() {
+        Ok([]) => Ok(capture),
         Ok(_) => Err("has bytes behind its end"),
         Err(_) => Err("is damaged"),
     }
 }
 
 /// The decompressed bytes.
-struct Input<R: Read>(io::Take<R>);
+struct Input<R: BufRead>(io::Take<GzDecoder<R>>);
 
-impl<R: Read> Input<R> {
-    /// Takes the next bytes. Memory grows with what is there, not with what is promised.
+impl<R: BufRead> Input<R> {
+    /// Takes the next bytes. The memory used grows with the bytes that are there, not with the lengths that
+    /// the file states.
     fn bytes(&mut self, len: u64) -> Result<Vec<u8>, &'static str> {
         let mut bytes = Vec::new();
         let read = self.0.by_ref().take(len).read_to_end(&mut bytes).map_err(|_| "is damaged")?;
@@ -140,6 +147,9 @@ mod tests {
             assert!(read(&bytes[..keep]).is_err(), "{keep}");
         }
         assert_eq!(read(&b"junk"[..]), Err("is no capture"));
+        for more in [&b"\0"[..], b"junk", &bytes] {
+            assert_eq!(read(&[&bytes, more].concat()[..]), Err("has bytes behind its end"));
+        }
     }
 
     fn packed(bytes: &[u8]) -> Vec<u8> {

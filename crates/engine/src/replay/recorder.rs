@@ -23,10 +23,10 @@ impl<'a> Recorder<'a> {
         Self { under, pages: Mutex::default() }
     }
 
-    /// Returns the pages that were read, without the program's data: of a page that the program may write,
-    /// only words remain that are in the module's file too, or that are addresses in modules. All others
-    /// become zero. With `hot`, pages of code are left out that hold nothing of these ranges, and so are modules
-    /// other than the program.
+    /// Returns the pages that were read, without the program's data. Of a page that the program may write,
+    /// only two kinds of words remain: those that the module's file holds too, and addresses in modules. All
+    /// others become zero. With `hot`, pages of code are left out that hold nothing of these ranges, and so are
+    /// modules other than the program.
     pub(crate) fn finish(
         self,
         image: &Image,

@@ -30,7 +30,7 @@ impl TargetLock {
         Self::open_by(pid, false)
     }
 
-    /// Same as [`TargetLock::open`] for an operator's undo: if another whet keeps the lock, goes on without
+    /// Same as [`TargetLock::open`] for an operator's undo: if another whet keeps the lock, continues without
     /// it.
     ///
     /// # Errors
@@ -91,6 +91,23 @@ impl TargetLock {
     pub fn tell(&mut self, progress: &Progress) {
         if let Some(sign) = &mut self.sign {
             sign.tell(progress);
+        }
+    }
+}
+
+/// Acquires the lock of a process that is only read. The process need not be in a state in which it can be
+/// worked on, and `status` does not list the reader.
+///
+/// # Errors
+/// Returns [`Error::Locked`] if another whet keeps the lock, and the errors of [`Process::lock`] if no lock
+/// is available.
+pub(crate) fn keep_others_out(process: &Process) -> Result<tracee::Lock, Error> {
+    let begun = Instant::now();
+    loop {
+        match process.lock()? {
+            Some(lock) => return Ok(lock),
+            None if begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
+            None => return Err(Error::Locked { pid: process.pid() }),
         }
     }
 }

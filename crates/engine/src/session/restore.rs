@@ -69,7 +69,7 @@ pub(crate) fn or_restore<R>(
     let pid = target.process.pid();
     let overruled = || Target::open(pid).is_ok_and(|now| now.undos() != target.undos());
     let restored = match overruled() {
-        // An operator's undo came meanwhile: neither this work nor the earlier generation may be in force.
+        // An operator's undo has begun since: neither this work nor the earlier generation may be in force.
         true => take_out(pid),
         false => restore(pid, was_optimized),
     };

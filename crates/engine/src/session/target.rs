@@ -89,9 +89,17 @@ impl Target {
     /// # Errors
     /// Returns [`Error::Image`].
     pub fn image(&self) -> Result<Image, Error> {
+        self.image_by(&self.files())
+    }
+
+    /// Loads its modules with names from other files.
+    ///
+    /// # Errors
+    /// Returns [`Error::Image`].
+    pub(crate) fn image_by(&self, files: &dyn Files) -> Result<Image, Error> {
         let mut hint: MainHint = image::auxv::parse(&self.process.auxv()?);
         hint.exe_path = Some(self.exe());
-        Ok(Image::load(&self.maps, &self.pristine(), &self.files(), &hint)?)
+        Ok(Image::load(&self.maps, &self.pristine(), files, &hint)?)
     }
 
     /// Returns whether other files are mapped as code now than when the target was opened.

@@ -141,7 +141,6 @@ pub enum Pairing {
     /// direct one.
     Dropped,
     /// An instruction of a callee that is inlined for the call before it.
-    #[serde(rename = "shortcut")]
     Inlined,
 }
 

@@ -3,6 +3,7 @@
 use crate::records::notes::{NotedFunction, Notes};
 use crate::session::state::{TargetState, state_of};
 use crate::show::anatomy::{self, Anatomy, Question, Standing};
+use crate::show::debug_names::{self, Names};
 use crate::{DynoReport, Error, Target, UserTime};
 use addr::Avma;
 use serde::Serialize;
@@ -81,7 +82,11 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
         None => {
             let mut all: Vec<&NotedFunction> = notes.functions.iter().collect();
             all.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
-            all.into_iter().map(report).collect()
+            let names = match debug_names::is_on().then(|| target.image()) {
+                Some(Ok(image)) => debug_names::names(&target, &image, &entries(&all)),
+                Some(Err(_)) | None => Names::default(),
+            };
+            all.into_iter().map(|f| report(f, &names)).collect()
         }
         Some(wanted) => {
             let question = Question { target: &target, installed, notes: &notes, wanted };
@@ -89,6 +94,11 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
         }
     };
     Ok(of(&target, installed, &notes, functions))
+}
+
+/// Returns the entries of functions.
+pub(crate) fn entries(functions: &[&NotedFunction]) -> Vec<Avma> {
+    functions.iter().map(|f| Avma(f.at)).collect()
 }
 
 /// Builds the answer about a target with some of its functions.
@@ -117,7 +127,7 @@ pub(crate) fn of(
 
 fn one((noted, name, at, anatomy): (Option<NotedFunction>, String, Avma, Anatomy)) -> FunctionReport {
     let known = match noted {
-        Some(f) => report(&f),
+        Some(f) => report(&f, &Names::default()),
         None => FunctionReport {
             name,
             at: at.to_string(),
@@ -133,10 +143,11 @@ fn one((noted, name, at, anatomy): (Option<NotedFunction>, String, Avma, Anatomy
     FunctionReport { anatomy: Some(anatomy), ..known }
 }
 
-pub(crate) fn report(f: &NotedFunction) -> FunctionReport {
+/// Describes a function. It has its own name unless `names` has one.
+pub(crate) fn report(f: &NotedFunction, names: &Names) -> FunctionReport {
     let address = |(at, _): (u64, u64)| format!("{at:#x}");
     FunctionReport {
-        name: f.name.clone(),
+        name: names.get(&Avma(f.at)).unwrap_or(&f.name).clone(),
         at: format!("{:#x}", f.at),
         samples: f.samples,
         clone: f.clone.map(address),

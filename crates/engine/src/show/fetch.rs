@@ -48,7 +48,7 @@ pub struct FetchReport {
     /// Their share of the user samples by which the clones are laid out. The figures contain no other work of
     /// the process.
     pub coverage: f64,
-    /// How often the follower could not tell where the path continues in the clones.
+    /// How often the follower could not determine where the path continues in the clones.
     pub lost: u64,
     /// Events of the originals.
     pub without: Events,

@@ -1,6 +1,7 @@
 //! Checks whether a layout still fits the load: compares a few samples with the data from which the clones
 //! were built.
 
+use crate::family::kin::Kin;
 use crate::records::notes::{NotedFunction, Notes};
 use crate::session::claim::Claim;
 use crate::{Error, Interrupt, Target};
@@ -25,9 +26,9 @@ pub struct Fit {
     pub hot: f64,
     /// Their share in any fragment of a clone.
     pub cloned: f64,
-    /// The share of the profile that now lies in other functions. It is half the sum of differences over the
-    /// heaviest functions and all others as one, less the difference that so few samples show by chance. 0 is
-    /// the same profile, 1 has nothing in common with it.
+    /// The share of the profile that now lies in other functions. It is half the sum of the differences of
+    /// the heaviest functions and of all others as one. The difference that so few samples show by chance is
+    /// subtracted. 0 is the same profile, 1 has nothing in common with it.
     pub drift: f64,
 }
 
@@ -37,6 +38,19 @@ pub struct Fit {
 /// # Errors
 /// [`Error::NotInstalled`], [`Error::Perf`], [`Error::Tracee`], [`Error::Interrupted`].
 pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<Fit, Error> {
+    fit_with(pid, &Kin::default(), time, hz, interrupt)
+}
+
+/// Does the same as [`fit`] for a family: samples of its members are compared with the generation of the
+/// parent `pid`.
+///
+/// # Errors
+/// As [`fit`].
+pub fn fit_family(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<Fit, Error> {
+    fit_with(pid, &Kin::of(pid)?, time, hz, interrupt)
+}
+
+fn fit_with(pid: Pid, kin: &Kin, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<Fit, Error> {
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
@@ -46,15 +60,24 @@ pub fn fit(pid: Pid, time: Duration, hz: u32, interrupt: &Interrupt) -> Result<F
     if !stands(installed) || is_claimed {
         return Ok(Fit::default());
     }
-    let mut sampler = Sampler::open(pid.0, &Options { hz, pages: 16, branches: false })?;
-    let (start, mut ips) = (Instant::now(), Vec::new());
+    let how = Options { hz, pages: 16, branches: false };
+    let mut sampler = match kin.sampled() {
+        Some(pids) => Sampler::open_family(&pids, &how)?,
+        None => Sampler::open(pid.0, &how)?,
+    };
+    let (start, mut ips, mut known) = (Instant::now(), Vec::new(), FxHashMap::default());
+    let mut add = |s: perf::Sample<'_>| {
+        if kin.is_of_family(s.pid, &mut known) {
+            ips.push(s.ip);
+        }
+    };
     while start.elapsed() < time {
         interrupt.check()?;
         sampler.poll(time.saturating_sub(start.elapsed()).min(Duration::from_millis(200)))?;
-        sampler.drain(|s| ips.push(s.ip))?;
+        sampler.drain(&mut add)?;
     }
     sampler.stop()?;
-    sampler.drain(|s| ips.push(s.ip))?;
+    sampler.drain(&mut add)?;
     interrupt.check()?;
     let still_stands = Target::open(pid)?.installed.as_ref().is_some_and(stands);
     Ok(if still_stands { of(&notes.functions, &ips) } else { Fit::default() })

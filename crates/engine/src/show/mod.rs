@@ -1,10 +1,12 @@
 //! What is shown to people about a target.
 
 pub(crate) mod anatomy;
+pub(crate) mod debug_names;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fetch;
 pub(crate) mod fit;
+pub(crate) mod flame;
 pub(crate) mod heat;
 pub(crate) mod overview;
 pub(crate) mod reason;

@@ -3,10 +3,13 @@
 use crate::base::date;
 use crate::operate::status;
 use crate::records::notes::Notes;
+use crate::show::debug_names;
 use crate::show::explain;
+use crate::show::flame::{self, Flame};
 use crate::show::heat;
 use crate::{Error, ExplainReport, Heat, Target, TargetStatus};
 use profile::Profile;
+use std::time::Duration;
 use tracee::Pid;
 
 /// The present state of one target.
@@ -20,6 +23,8 @@ pub struct Overview {
     pub profile: Option<ProfileFacts>,
     /// Where code ran before and runs now; `None` without counts.
     pub heat: Option<Heat>,
+    /// User time by function and caller; `None` without samples.
+    pub flame: Option<Flame>,
 }
 
 /// How a profile was taken.
@@ -35,16 +40,16 @@ pub struct ProfileFacts {
     pub counted_seconds: f64,
 }
 
-/// Reads a target without stopping it.
+/// Reads a target without stopping it. Samples it for `sampling`, if its clones are in force.
 ///
 /// # Errors
 /// Returns [`Error::NotInstalled`], and the errors of reading the target.
-pub fn overview(pid: Pid) -> Result<Overview, Error> {
+pub fn overview(pid: Pid, sampling: Duration) -> Result<Overview, Error> {
     let target = Target::open(pid)?;
-    of(&target).map_err(|e| target.cause(e))
+    of(&target, sampling).map_err(|e| target.cause(e))
 }
 
-fn of(target: &Target) -> Result<Overview, Error> {
+fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
     let pid = target.process.pid();
     let none = || Error::NotInstalled { pid };
     let installed = target.installed.as_ref().ok_or_else(none)?;
@@ -52,11 +57,17 @@ fn of(target: &Target) -> Result<Overview, Error> {
     let status = status::of(target, Some(&notes)).ok_or_else(none)?;
     let mut functions: Vec<_> = notes.functions.iter().collect();
     functions.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
-    let functions = functions.into_iter().map(explain::report).collect();
-    let profile: Option<Profile> = notes.profile.parse().ok();
-    let heat = match &profile {
-        Some(profile) => heat::heat(target, installed, &target.image()?, profile),
-        None => None,
+    let image = target.image()?;
+    let names = debug_names::names(target, &image, &explain::entries(&functions));
+    let functions = functions.into_iter().map(|f| explain::report(f, &names)).collect();
+    let mut profile: Option<Profile> = notes.profile.parse().ok();
+    let (heat, flame) = match &mut profile {
+        Some(profile) => {
+            debug_names::name_in_profile(target, &image, profile);
+            let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
+            (heat::heat(target, installed, &image, profile), flame)
+        }
+        None => (None, None),
     };
     Ok(Overview {
         status,
@@ -68,5 +79,6 @@ fn of(target: &Target) -> Result<Overview, Error> {
             counted_seconds: p.counted as f64 / 1e3,
         }),
         heat,
+        flame,
     })
 }

@@ -292,10 +292,10 @@ impl Builder<'_> {
         count(self.graph.ways.len() - 1)
     }
 
-    /// Sets the roots: a routine's entries that calls of routines do not account for come from outside. Not
-    /// all is counted at the same time, so the remainder of a routine is ignored unless it is larger than the
-    /// calls that are accounted for. If no routine has a remainder (they call each other in a circle), all
-    /// routines are roots, by their entries.
+    /// Sets the roots: a routine's entries that calls of routines do not account for come from outside.
+    /// Counts of different functions are not taken at the same time. So the remainder of a routine is ignored
+    /// unless it is larger than the calls that are accounted for. If no routine has a remainder (they call
+    /// each other in a circle), all routines are roots, by their entries.
     fn roots(&mut self, routines: &[Routine<'_>]) {
         let mut all = Weighed::default();
         let mut from_outside = Weighed::default();

@@ -1,5 +1,5 @@
-//! An object store in memory with the weather of a real one: latency, failures, writes that arrive although
-//! they failed, writes that arrive late, outages. Time is tokio's paused clock.
+//! An object store in memory with the faults of a real one: latency, failures, outages, late writes, and
+//! writes that arrive although the store reported a failure. Time is tokio's paused clock.
 
 #![allow(dead_code, reason = "the test and the bench read different figures")]
 
@@ -20,7 +20,7 @@ use std::time::Duration;
 use testkit::Rng;
 use tokio::time::{Instant, sleep};
 
-/// What was asked of the store.
+/// The requests to the store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Traffic {
     pub gets: u64,
@@ -154,7 +154,7 @@ impl ObjectStore for Weather {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // Lists are asked for as a whole, so the latency of a list is that of the request before it.
+        // A list is requested as a whole, so its latency is that of the request before it.
         let times = self.times.clone();
         let epoch = self.epoch;
         let all = futures_util::FutureExt::now_or_never(self.inner.list(prefix).collect::<Vec<_>>());

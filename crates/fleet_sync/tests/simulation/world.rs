@@ -1,9 +1,10 @@
 //! A fleet in one process: the real code of hosts and mergers, on a store with weather, in virtual time.
 //!
-//! A new build is deployed on all hosts within half an hour. Each host counts its own load, as its daemon would
-//! (75 s after the start), and runs `sync` every 15 minutes. Two mergers run every 5 minutes, sometimes in
-//! the same second. A share of the hosts is hostile: these contribute profiles of their own making, several a day and
-//! for other days, vote against everything, and write nonsense and old heads over the head.
+//! A new build is deployed on all hosts within half an hour. Each host counts its own load, as its daemon
+//! would (75 s after the start), and runs `sync` every 15 minutes. Two mergers run every 5 minutes, sometimes
+//! in the same second. A share of the hosts is hostile. These contribute profiles of their own making,
+//! several a day and for other days. They vote against everything, and write nonsense and old heads over the
+//! head.
 
 #![allow(dead_code, reason = "the test and the bench read different figures")]
 

@@ -16,7 +16,7 @@ pub struct Table {
     /// Slots per cycle in which an operation may enter the back end, if `frontend-stalls` counts lost slots;
     /// 1 if it counts cycles.
     pub slots: f64,
-    /// What readers must know of these events.
+    /// A note that readers need on these events.
     pub notes: &'static str,
 }
 
@@ -172,8 +172,8 @@ mod tests {
         }
     }
 
-    /// Every table gives all figures that the report has for hardware. A group fits the counters of each
-    /// kind: four for any event with both threads of an Intel core in use and two fixed ones, six on AMD.
+    /// Every table gives all figures that the report has for hardware. A group fits the counters of the CPU.
+    /// Intel: four for any event, if both threads of a core are in use, and two fixed ones. AMD: six.
     #[test]
     fn every_table_counts_what_the_figures_need_in_groups_that_fit() {
         for table in [&SKYLAKE, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4] {

@@ -1,4 +1,4 @@
-//! What a host is made of: its CPU, caches, distribution and disks.
+//! The parts of a host: its CPU, caches, distribution and disks.
 
 use super::tree::{Read, list};
 use serde::{Deserialize, Serialize};
@@ -37,11 +37,11 @@ pub struct Disk {
     pub folder: String,
     /// Its type: `ext4`, `tmpfs`…
     pub file_system: String,
-    /// The device, or what stands in its place.
+    /// The device, or the name that the kernel shows instead of one.
     pub device: String,
     /// The device's model, if it reports one.
     pub model: Option<String>,
-    /// Whether the kernel treats it as a disk that rotates; the default of many virtual disks.
+    /// Whether the kernel reports a rotating disk. Many virtual disks report one by default.
     pub rotational: Option<bool>,
 }
 
@@ -106,7 +106,7 @@ pub fn distribution(text: &str) -> Option<String> {
 /// Returns the file system that holds `folder`, an absolute path without symbolic links.
 pub fn disk(read: Read<'_>, folder: &Path) -> Option<Disk> {
     let mounts = read("/proc/self/mountinfo")?;
-    // Of two mounts on one folder, the later one is in force.
+    // Of two mounts on one folder, the later one hides the earlier one.
     let mounted = mounts.lines().filter_map(mount).filter(|m| folder.starts_with(&m.at));
     let found = mounted.max_by_key(|m| m.at.len())?;
     let block = format!("/sys/dev/block/{}", found.number);

@@ -1,5 +1,5 @@
-//! The host of a run, and what makes figures taken on it doubtful. It is checked before the first step, and
-//! the report shows the findings.
+//! The host of a run, and reasons to doubt figures taken on it. The host is checked before the first step,
+//! and the report shows the findings.
 
 mod identity;
 mod placement;
@@ -60,7 +60,7 @@ pub struct Machine {
     pub noise: f64,
     /// Whether the kernel has a PMU, so hardware events can be counted.
     pub pmu: bool,
-    /// What makes figures doubtful, with advice.
+    /// Reasons to doubt the figures, with advice.
     pub findings: Vec<String>,
 }
 

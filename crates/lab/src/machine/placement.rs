@@ -16,7 +16,7 @@ pub struct Placement {
     pub clients: Vec<usize>,
 }
 
-/// What the user wants to vary.
+/// The properties of the server's CPUs that the run varies.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Wanted {
     /// Whether the server uses both threads of each core. `None`: as the host is.
@@ -76,7 +76,7 @@ impl Placement {
     }
 }
 
-/// What two cores share if it is the same for both.
+/// A level of the topology that two cores may share.
 type Shared = fn(&Core) -> (usize, usize);
 
 fn half(cores: &[Core]) -> (Vec<Core>, Vec<Core>) {

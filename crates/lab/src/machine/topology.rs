@@ -1,5 +1,5 @@
-//! Which CPUs are threads of one core, which cores share a last-level cache, a NUMA node, a socket: as the
-//! kernel reports it in /sys.
+//! The topology of CPUs, as the kernel reports it in /sys: which CPUs are threads of one core, and which
+//! cores share a last-level cache, a NUMA node or a socket.
 
 use super::tree::{Read, list};
 use serde::{Deserialize, Serialize};

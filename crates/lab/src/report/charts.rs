@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub struct Chart {
     /// The title.
     pub title: String,
-    /// What a reader must know before reading the chart.
+    /// A note that the reader needs before reading the chart.
     pub note: String,
     /// The options for the charting library.
     pub option: Value,
@@ -27,7 +27,7 @@ type Gain = fn(&Point) -> Option<Estimate>;
 /// Returns a figure of a second.
 pub(super) type OfSecond = fn(&Second) -> f64;
 
-/// The look of a series, which differs from that of others also without colours, on paper.
+/// The look of a series. Series differ without colours too, for print.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     /// A CSS variable of the page.
@@ -96,9 +96,8 @@ pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) ->
     series
 }
 
-/// Draws points that differ only in the number of threads, as lines over that number: a chart of the
-/// throughput of both sides, and a chart of the gains. A load that ran with only one number of threads gets
-/// no chart.
+/// Draws points that differ only in the number of threads as lines over that number. One chart has the
+/// throughput of both sides, one the gains. A load that ran with only one number of threads gets no chart.
 pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     by_threads(points).into_iter().flat_map(|(title, group)| both(&title, &group, unit, names)).collect()
 }
@@ -194,8 +193,8 @@ fn mark_one(series: &mut [Value]) {
     }
 }
 
-/// Returns the name and look of a side's line among the lines of several servers: each server has a colour,
-/// and the side without clones is dashed.
+/// Returns the name and look of a side's line in a chart of several servers. Each server has a colour, and
+/// the side without clones is dashed.
 pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, look: Look) -> (String, Look) {
     if servers == 1 {
         return (side.to_owned(), look);
@@ -204,7 +203,7 @@ pub(super) fn of_server(at: usize, servers: usize, server: &str, side: &str, loo
     (format!("{server}, {side}"), Look { colour, ..look })
 }
 
-/// Returns the names of points, without what all of them share.
+/// Returns the names of points, without the words that all of them share.
 fn short_names(points: &[&Point]) -> Vec<String> {
     let varies =
         |get: fn(&Point) -> String| points.iter().any(|p| points.first().is_some_and(|f| get(f) != get(p)));
@@ -300,7 +299,7 @@ pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
         for (title, unit, get) in kinds {
             let mut series = Vec::new();
             for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
-                // The line is interrupted where the other side's block is.
+                // The line has a gap at each block of the other side.
                 let mut data: Vec<Value> = Vec::new();
                 let mut block = None;
                 for s in p.seconds.iter().filter(|s| s.side == side) {

@@ -36,7 +36,7 @@ pub struct Point {
     pub user_cpu: Option<f64>,
     /// CPU use of the server with clones over without.
     pub cpu_use: Option<Estimate>,
-    /// Pairs that the figures are made of.
+    /// Pairs that the figures use.
     pub pairs: usize,
     /// Pairs with a window in which no query was answered, or other guests took too much CPU time.
     pub void: usize,
@@ -170,7 +170,7 @@ impl Point {
         let whole = pairs(windows);
         let sound: Vec<_> = whole.iter().copied().filter(|(a, b)| is_sound(a) && is_sound(b)).collect();
         self.void = whole.len() - sound.len();
-        // One rule gives one set of pairs for all figures. It goes by throughput, which every server has.
+        // All figures use one set of pairs. The rule uses throughput, which every server has.
         let ratios: Vec<f64> = sound.iter().map(|(a, b)| rate(a) / rate(b)).collect();
         let wild = stats::outliers(&ratios);
         let used: Vec<_> = sound.iter().zip(&wild).filter(|(_, wild)| !**wild).map(|(p, _)| *p).collect();

@@ -18,8 +18,8 @@ pub fn table(points: &[Point]) -> Option<Table> {
     })
 }
 
-/// Draws how the figures of each load change, in percent of before: of its first step, since those of other
-/// steps are much the same. A chart has as many loads as there are colours.
+/// Draws how the figures of each load change, in percent of the figures before. Takes the load's first step,
+/// because other steps have much the same figures. A chart has as many loads as there are colours.
 pub fn charts(points: &[Point]) -> Vec<Chart> {
     let mut rows: Vec<(String, Vec<(&'static str, f64)>)> = Vec::new();
     for p in points {

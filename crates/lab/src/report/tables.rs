@@ -11,7 +11,7 @@ use serde_json::Value;
 pub struct Table {
     /// The title.
     pub title: String,
-    /// What a reader must know before reading the table.
+    /// A note that the reader needs before reading the table.
     pub note: String,
     /// The heads of the columns.
     pub columns: Vec<String>,

@@ -86,11 +86,11 @@ impl FixedRate {
         let memory = lab.machine.memory_mib;
         let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
         let settings = self.database.settings(memory, self.threads, false);
-        lab.each_home(&self.database, &settings, |lab, home, place| {
-            let mut server = home.start()?;
+        lab.each_server(&self.database, &settings, |lab, installation, place| {
+            let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
-            let step = Step::of(&home.name, "point_select", place, self.threads);
+            let step = Step::of(&installation.name, "point_select", place, self.threads);
             lab.step(&step, &mut server, |lab, server| {
                 self.measure(lab, &step, server, &mut sides, sysbench.rows)
             })?;

@@ -47,12 +47,12 @@ impl OltpRw {
         let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
         let settings = self.database.settings(memory, most, true);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
-        lab.each_home(&self.database, &settings, |lab, home, place| {
-            let mut server = home.start()?;
+        lab.each_server(&self.database, &settings, |lab, installation, place| {
+            let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
-                let step = Step::of(&home.name, "oltp_read_write", place, threads);
+                let step = Step::of(&installation.name, "oltp_read_write", place, threads);
                 let sides = &mut sides;
                 lab.step(&step, &mut server, |lab, server| {
                     let mut load = sysbench.start(&step.load, &server.address, threads, lab.seed)?;

@@ -88,8 +88,8 @@ impl Scaling {
             lab.progress.doing("making TPC-H's data");
             tpch::generate(&lab.commands, self.factor, &data)?;
         }
-        lab.each_home(&self.database, &settings, |lab, home, place| {
-            let mut server = home.start()?;
+        lab.each_server(&self.database, &settings, |lab, installation, place| {
+            let mut server = installation.start()?;
             lab.progress.doing("filling tables");
             let interrupt = lab.commands.interrupt.clone();
             tpch::fill(&server.address, &data, &interrupt).map_err(|e| server.explain(e))?;
@@ -102,7 +102,8 @@ impl Scaling {
                 confine(&server, set)?;
                 for threads in self.threads(cpus) {
                     let load = format!("tpch-{}", queries.len());
-                    let step = Step { cpus: Some(cpus), ..Step::of(&home.name, &load, place, threads) };
+                    let step =
+                        Step { cpus: Some(cpus), ..Step::of(&installation.name, &load, place, threads) };
                     lab.step(&step, &mut server, |lab, server| {
                         self.measure(lab, &step, server, &mut sides, &queries)
                     })?;

@@ -54,18 +54,18 @@ impl Stalls {
         let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
         let settings = self.database.settings(memory, most, false);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_home(&self.database, &settings, |lab, home, place| {
+        lab.each_server(&self.database, &settings, |lab, installation, place| {
             let mut filled = false;
             for test in &self.tests {
                 // Each load gets a new server process, so clones are made for this load alone.
-                let mut server = home.start()?;
+                let mut server = installation.start()?;
                 if !filled {
                     lab.fill(&sysbench, &mut server)?;
                     filled = true;
                 }
                 let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
                 for &threads in &self.threads {
-                    let step = Step::of(&home.name, test, place, threads);
+                    let step = Step::of(&installation.name, test, place, threads);
                     let sides = &mut sides;
                     lab.step(&step, &mut server, |lab, server| {
                         let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;

@@ -53,8 +53,8 @@ impl Tpcc {
         let scale = Scale::new(self.warehouses.unwrap_or(fit).max(1), self.shrink);
         let most = self.threads.iter().copied().max().unwrap_or(1);
         let settings = self.database.settings(memory, most, true);
-        lab.each_home(&self.database, &settings, |lab, home, place| {
-            let mut server = home.start()?;
+        lab.each_server(&self.database, &settings, |lab, installation, place| {
+            let mut server = installation.start()?;
             lab.progress.doing("filling warehouses");
             let made = server.address.enter().and_then(|mut db| create(&mut db));
             let interrupt = lab.commands.interrupt.clone();
@@ -63,7 +63,7 @@ impl Tpcc {
             let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
             for &threads in &self.threads {
                 let load = format!("tpcc-{}w", scale.warehouses);
-                let step = Step::of(&home.name, &load, place, threads);
+                let step = Step::of(&installation.name, &load, place, threads);
                 lab.step(&step, &mut server, |lab, server| {
                     self.measure(lab, &step, server, &mut sides, scale)
                 })?;

@@ -1,5 +1,5 @@
-//! Servers other than databases, and interpreters: one process each, in a folder of its own, ended with the
-//! lab.
+//! Servers other than databases, and interpreters. Each is one process in a folder of its own, and ends with
+//! the lab.
 
 mod client;
 mod recipe;
@@ -28,7 +28,7 @@ const SOCKET_PATH: usize = 100;
 pub struct Service {
     /// Its name with its version: `redis-7.0.15`.
     pub name: String,
-    /// Its unix socket. A program that serves none does not create it.
+    /// The path of its Unix socket. A program without a socket does not create it.
     pub socket: PathBuf,
     version: String,
     log: PathBuf,
@@ -130,7 +130,7 @@ impl Target for Service {
         if matches!(e, Error::Interrupted) {
             return e;
         }
-        // The pipe and the connections of a program that crashes end before its process is gone.
+        // When a program crashes, its pipe and its connections end before its process does.
         std::thread::sleep(Duration::from_millis(300));
         if !self.has_ended() {
             return e;

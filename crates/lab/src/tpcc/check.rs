@@ -10,7 +10,8 @@ pub struct Condition {
     pub sql: &'static str,
 }
 
-/// The conditions that hold after transactions. Condition 11 holds for new data alone and is left out.
+/// The conditions that hold after transactions. Condition 11 is left out: it holds only for data without
+/// transactions.
 pub const CONDITIONS: [Condition; 11] = [
     Condition {
         name: "1: W_YTD is the sum of D_YTD",

@@ -1,4 +1,4 @@
-//! Random values as clauses 2.1.5, 2.1.6 and 4.3.2 specify them.
+//! Random values by clauses 2.1.5, 2.1.6 and 4.3.2 of the TPC-C specification.
 
 use super::Scale;
 use rand::RngExt;
@@ -6,7 +6,7 @@ use rand_pcg::Pcg64Mcg;
 
 const SYLLABLES: [&str; 10] =
     ["BAR", "OUGHT", "ABLE", "PRI", "PRES", "ESE", "ANTI", "CALLY", "ATION", "EING"];
-/// The constant for names when data is created. Its difference to [`NAME_RUN`] must be 65 to 119, but not 96
+/// The constant for names when data is created. It must differ from [`NAME_RUN`] by 65 to 119, but not by 96
 /// or 112.
 pub const NAME_LOAD: u32 = 157;
 /// The constant for names when data is used; see [`NAME_LOAD`].

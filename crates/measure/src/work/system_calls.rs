@@ -1,8 +1,8 @@
 //! System calls: work that can be counted without the program's help.
 //!
-//! Their number grows in proportion to a program's work as long as its load is of one kind: a server reads a
-//! request, answers it, waits. Counting costs every system call of the host some tens of nanoseconds, on both
-//! sides alike.
+//! As long as the kind of load does not change, their number is in proportion to a program's work: a server
+//! reads a request, answers it, and waits. Counting costs every system call of the host some tens of
+//! nanoseconds, on both sides alike.
 
 use super::Work;
 use crate::WorkError;

@@ -11,8 +11,8 @@ use rustc_hash::FxHashMap;
 use tracee::Process;
 
 const DEPTH: usize = 32;
-/// One stack in so many branches on average; how often the work is done; and the most by which the shares of
-/// all edges may then differ from the truth, summed up (2 is the maximum).
+/// The mean number of branches from one stack to the next; how often the work is done; and the allowed sum of
+/// differences between measured and true shares of all edges (2 is the maximum).
 const SPARSE: [(usize, usize, f64); 3] = [(101, 1, 0.35), (331, 20, 0.15), (1009, 100, 0.13)];
 
 /// Taken branches, made from steps.

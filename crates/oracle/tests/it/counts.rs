@@ -31,11 +31,13 @@ fn same(what: &str, counted: &[&CountedFunction], stepped: &[Counts], threads: b
     assert!(wrong.is_empty(), "{what}: {wrong:?}");
     // p_tail has conditional tail calls. p_float branches on flags that the last branch left, and has no free
     // register. Neither can have a counter there. p_machine and p_switch have jump tables that cannot be
-    // cloned, so the rest runs in the original. The others are too short for a redirect: p_add to p_compare
-    // are called by pointers; and functions whose originals run while these are counted jump to p_odd, p_even
-    // and p_last. p_rare is too short as well: if samples missed its one caller, that caller's original calls
-    // it.
+    // cloned, so the rest runs in the original. The others are too short for a redirect. p_add to p_compare
+    // are called by pointers. p_odd, p_even and p_last are reached by jumps from functions whose originals
+    // run during counting. p_rare is too short as well: if samples missed its one caller, that caller's
+    // original calls it. p_all, called by a pointer, may have its first redirect behind a call (clang -O2): its
+    // clone does not count then.
     let known = [
+        "p_all",
         "p_rare",
         "p_tail",
         "p_float",
@@ -94,11 +96,11 @@ fn counters_count_what_a_single_step_run_counts() {
     const LEVELS: [&[&str]; 7] = [
         &["-O2"],
         &["-O0"],
+        &["-O2", "-no-pie"],
         &["-Os"],
         &["-O1"],
         &["-O3"],
         &["-O2", "-fcf-protection=full"],
-        &["-O2", "-no-pie"],
     ];
     for (seed, flags) in (1..).zip(LEVELS) {
         for (i, compiler) in (1..).zip(COMPILERS) {

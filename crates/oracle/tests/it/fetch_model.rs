@@ -180,8 +180,8 @@ fn a_path_through_originals_is_followed_through_clones() {
                     paths.work(b's');
                 }
             });
-            // Long enough for many rounds of the work: on a busy machine few fit into less time, and not
-            // every round has all of it.
+            // Long enough for many rounds of the work. On a busy machine few rounds fit into less time, and
+            // not every round has all of the work.
             let sampling = Duration::from_secs(2);
             let counting = Some(Duration::from_secs(2));
             let options = OptimizeOptions { sampling, counting, ..OptimizeOptions::default() };
@@ -208,8 +208,8 @@ fn a_path_through_originals_is_followed_through_clones() {
         assert_eq!((lost, followed.len()), (Some(0), with.len()), "{compiler}");
         assert!(with.iter().any(|s| s.at.since(entry).is_none_or(|n| n > 1 << 20)), "none in clones");
 
-        // Drawn from counts, without those behind tables that cannot be cloned: on both sides, about as many
-        // branches per instruction are taken as in the recorded path.
+        // A path drawn from counts, which miss code behind tables that cannot be cloned. On both sides, about
+        // as many branches per instruction are taken as in the recorded path.
         let drawn = engine::fetch_report(pid).unwrap().unwrap();
         let truth = [&without, &with].map(|path| {
             let mut model = Model::new(&ICE_LAKE_SERVER, &[]);

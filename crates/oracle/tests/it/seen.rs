@@ -1,4 +1,4 @@
-//! Clones in files are seen by profilers that know nothing of whet.
+//! Unmodified profilers see clones in files.
 
 use crate::support::stranger::{Stack, profile};
 use crate::support::{Guest, guests, server, shuffled, stress};
@@ -14,8 +14,8 @@ fn without_files(pid: Pid, copies: &[String]) {
     }
 }
 
-/// Checks that at least 99% of stacks are whole, also of those of threads in user code, and that all clones
-/// on them have names. Returns how many stacks of threads in user code have clones.
+/// Checks that at least 99% of stacks are whole, also of the stacks of threads in user code. All clones on
+/// them must have names. Returns how many stacks of threads in user code have clones.
 #[track_caller]
 fn are_whole(stacks: &[Stack], what: &str) -> usize {
     let running = |s: &&Stack| s.running;

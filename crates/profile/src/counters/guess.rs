@@ -13,8 +13,8 @@ const SHARE_RARE: u64 = 1;
 /// round, so little is left at the end.
 const ROUNDS: usize = 16;
 
-/// Returns the flow that passes each link if flow enters at all entrances and is divided evenly among the
-/// ways out of each block, less on rare ones. Blocks in loops get more, arms of branches less. `links` is as
+/// Returns the flow on each link if flow enters at all entrances. Each block divides its flow evenly among
+/// its ways out, with less on rare ones. Blocks in loops get more, arms of branches less. `links` is as
 /// [`crate::links::links_of`] returns it, for `blocks` blocks.
 pub(super) fn guess(blocks: usize, links: &[Link]) -> Vec<u64> {
     let mut pending = vec![0u64; blocks];

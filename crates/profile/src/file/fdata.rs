@@ -16,8 +16,8 @@ pub struct Fdata {
     pub text: String,
     /// The number of functions in it.
     pub functions: usize,
-    /// Functions left out: their symbol is missing, shares its name with others, or has a name that would
-    /// need escapes; or another graph at the same address has a greater weight.
+    /// Functions left out. Their symbol is missing, shares its name with others, or has a name that would
+    /// need escapes. Or another graph at the same address has a greater weight.
     pub unnamed: usize,
     /// Edges and calls of the contained functions that are left out: to functions that the text cannot name,
     /// and to or from cold fragments, which have symbols of their own.

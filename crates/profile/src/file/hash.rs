@@ -3,9 +3,10 @@
 use addr::Addr;
 use code::{BlockId, Cfg, Dest, InstBytes};
 
-/// Returns a hash that is equal for graphs whose counts fit each other: the same bytes, divided into the same
-/// blocks with the same edges between them, all relative to the entry. The hash is FNV-1a, 64 bits
-/// (<http://www.isthe.com/chongo/tech/comp/fnv/>). Its value is kept in files, so it must never change.
+/// Returns a hash that is equal for graphs whose counts fit each other. Such graphs have the same bytes,
+/// divided into the same blocks, with the same edges between them, all relative to the entry. The hash is
+/// FNV-1a, 64 bits (<http://www.isthe.com/chongo/tech/comp/fnv/>). Its value is kept in files, so it must
+/// never change.
 #[must_use]
 pub fn hash(cfg: &Cfg) -> u64 {
     let mut sum = Fnv::new();

@@ -28,7 +28,7 @@ static void *worker(void *p) {
       }
       want = 0;
     } else if (kind == 'c') {
-      // A process that looks like a thread to whoever traces clones: no SIGCHLD at its end.
+      // A process that looks like a thread to a tracer of clones: no SIGCHLD at its end.
       c = clone(bare, stack + 65536, 0, 0);
     } else if (posix_spawn(&c, "/bin/sh", 0, 0, argv, environ)) abort();
     if (waitpid(c, &st, __WALL) != c || !WIFEXITED(st) || WEXITSTATUS(st) != want) bad++;

@@ -1,7 +1,7 @@
-// The first thread runs on a small stack amid other data, with little room left. Argument: who else there is to run
-// system calls. "alone": nobody. "turns": nobody, but the thread comes back to its own stack now and then. "thread": a
-// thread of the C library's making. "guard": one on a stack of the program's own, whose guard is a marked page.
-// The data around the small stack is checked by a child process (it is shared memory).
+// The first thread runs on a small stack amid other data, with little room left. Argument: which other thread
+// can run system calls. "alone": none. "turns": none, but the thread returns to its own stack at intervals.
+// "thread": a thread made by the C library. "guard": one on a stack of the program's own, whose guard is a
+// marked page. The data around the small stack is checked by a child process (it is shared memory).
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

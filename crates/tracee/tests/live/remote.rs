@@ -111,8 +111,8 @@ fn calls_without_end() {
     }
 }
 
-/// If whet is killed, a thread that runs a remote system call returns by itself: by the code that returns
-/// from signal handlers, or in a program without handlers by other code that leads to `rt_sigreturn`.
+/// If whet is killed, a thread that runs a remote system call returns by itself. It uses the code that
+/// returns from signal handlers, or, in a program without handlers, other code that leads to `rt_sigreturn`.
 #[test]
 fn a_thread_returns_after_its_tracer_is_killed() {
     let _alone = alone();

@@ -57,6 +57,20 @@ fn a_drop_releases_all_threads() {
 }
 
 #[test]
+fn stops_are_counted_once_each() {
+    let _alone = alone();
+    let g = Guest::start("churn", &["1", "1", "1"]);
+    let before = tracee::tally();
+    let report = stop(&g.process).unwrap().release().unwrap();
+    drop(stop(&g.process).unwrap());
+    // Threads that were seized and not stopped are not stopped.
+    drop(Seized::seize(&g.process).unwrap());
+    let after = tracee::tally();
+    assert_eq!(after.count, before.count + 2);
+    assert!(after.longest >= report.stopped && after.longest >= before.longest);
+}
+
+#[test]
 fn stop_times_with_many_threads() {
     let _alone = alone();
     let g = Guest::start("churn", &["0", "8", "55"]);

@@ -14,7 +14,7 @@ const MOST: u64 = 16 << 20;
 /// A measured gain, as words.
 #[derive(Debug, Serialize)]
 pub struct Gain {
-    /// The combined improvement factor; `None` if the measurement could not tell.
+    /// The combined improvement factor; `None` if the measurement allows no conclusion.
     pub factor: Option<Figure>,
     /// Rows of the table: what, without, with, change.
     pub rows: Vec<(String, Figure, Figure, Figure)>,

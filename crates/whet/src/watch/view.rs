@@ -213,6 +213,7 @@ mod tests {
         TargetView {
             pid,
             exe: "/usr/sbin/slapd".to_owned(),
+            members: 0,
             state,
             reason: reason.to_owned(),
             since: "2026-11-22T06:10:01Z".to_owned(),

@@ -68,8 +68,8 @@ pub(crate) fn all(guest: &Guest) -> Vec<Variant> {
     variants
 }
 
-/// Returns a few ways to build a guest, with the modes to run: the usual way, and another way that changes
-/// with the guest's place in the list, so that each way is used by some guests.
+/// Returns a few ways to build a guest, with the modes to run. One is the usual way. The other depends on the
+/// guest's place in the list, so that some guests use each way.
 pub(crate) fn selection(guest: &Guest, place: usize) -> Vec<(Variant, &'static [Mode])> {
     let all = all(guest);
     let mut chosen: Vec<(Variant, &'static [Mode])> = Vec::new();

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const COMMANDS: [&str; 13] = [
     "start", "stop", "optimize", "undo", "redo", "status", "explain", "report", "verify", "measure", "gdb",
@@ -306,7 +307,7 @@ fn without_some_passes() {
     };
     let all = ask(&guest, "optimize", &shuffled);
     assert!(kinds(&all).iter().any(|k| k == "call"), "{all}");
-    let entries = optimize(&["calls,words"]);
+    let entries = optimize(&["calls,tables"]);
     assert_eq!(kinds(&entries), ["entry"], "{entries}");
     let own = optimize(&["libraries,huge-pages"]);
     assert!(own["functions"]["cloned"].as_u64() < all["functions"]["cloned"].as_u64(), "{own}");
@@ -314,7 +315,7 @@ fn without_some_passes() {
     assert_eq!(ask(&guest, "explain", &[])["without"], own["without"]);
     // By samples and counts: in random order, most passes do nothing that could be left out.
     let measured = ["--seconds", "0.3", "--count", "0.1", "--without"];
-    for pass in ["blocks", "split", "functions", "loops", "in-place", "side-exits", "guards", "stubs"] {
+    for pass in ["blocks", "split", "functions", "loops", "inlining", "side-exits", "guards", "stubs"] {
         ask(&guest, "optimize", &[&measured[..], &[pass]].concat());
         guest.progresses(1);
     }
@@ -561,6 +562,38 @@ fn verify_finds_changes_by_other_programs() {
     assert_eq!(unexpected.len(), 1, "{answer}");
     has_fields(&unexpected[0], &["module", "at", "len", "what"]);
     assert_eq!((&unexpected[0]["at"], &unexpected[0]["len"]), (&format!("{:#x}", at - 1).into(), &1.into()));
+}
+
+/// While another whet works on the target, `verify` says so instead of reporting its half of a change.
+#[test]
+fn verify_beside_another_whet() {
+    use std::os::unix::fs::FileExt;
+    let guest = spinning();
+    ask(&guest, "optimize", &QUICK);
+    let path = format!("/proc/{}/mem", guest.pid());
+    let memory = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let explained = ask(&guest, "explain", &["mix_some"]);
+    let at = explained["functions"][0]["at"].as_str().unwrap().trim_start_matches("0x").to_owned();
+    // Padding before the function: no thread runs it.
+    let at = u64::from_str_radix(&at, 16).unwrap() - 1;
+    let mut before = [0];
+    memory.read_exact_at(&mut before, at).unwrap();
+    let lock = fs::File::open(&path).unwrap();
+    lock.try_lock().unwrap();
+    ask(&guest, "verify", &[]);
+    memory.write_all_at(&[0xcc], at).unwrap();
+    for more in [&[][..], &["--family"]] {
+        let pid = guest.arg();
+        let words = [&["verify", &pid, "--format", "json"], more].concat();
+        let error = whet(&words).exits(6).json()["error"].clone();
+        assert_eq!(error["code"], "locked", "{error}");
+    }
+    // The other whet ends its work during the comparison.
+    let waits = whet_command(&["verify", &guest.arg()]).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    memory.write_all_at(&before, at).unwrap();
+    drop(lock);
+    assert_eq!(finish(waits), (Some(0), None));
 }
 
 /// A reader of the answer may go away: this is no error, and a command without an end ends.

@@ -15,7 +15,7 @@ use std::process::{Child, Command, Stdio};
 pub(crate) struct Daemon {
     folder: PathBuf,
     child: Option<Child>,
-    bad_layout: bool,
+    pub(crate) bad_layout: bool,
 }
 
 impl Daemon {
@@ -42,7 +42,7 @@ impl Daemon {
         command
     }
 
-    fn whet(&self, args: &[&str]) -> Answer {
+    pub(crate) fn whet(&self, args: &[&str]) -> Answer {
         run(self.command(args))
     }
 
@@ -75,10 +75,20 @@ impl Daemon {
     }
 
     /// Returns the daemon's status of a process.
-    fn target(&self, pid: i32) -> Value {
+    pub(crate) fn target(&self, pid: i32) -> Value {
+        self.targets().iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
+    }
+
+    /// Returns the daemon's status of all processes.
+    pub(crate) fn targets(&self) -> Vec<Value> {
         let status = self.ask("whet.Status", &Value::Null).unwrap_or_default();
-        let targets = status["parameters"]["targets"].as_array().cloned().unwrap_or_default();
-        targets.iter().find(|t| t["pid"] == pid).cloned().unwrap_or_default()
+        status["parameters"]["targets"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Makes the kill-switch file, or removes it.
+    pub(crate) fn switch(&self, off: bool) {
+        let file = self.folder.join("off");
+        if off { fs::write(file, "").unwrap() } else { fs::remove_file(file).unwrap() }
     }
 
     /// Returns state and reason of a process.
@@ -98,7 +108,7 @@ impl Daemon {
         last.1
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -116,8 +126,13 @@ impl Drop for Daemon {
 
 /// Makes a program with a name of its own, so that only this daemon takes it.
 fn own_program() -> PathBuf {
+    own_copy("cases.c")
+}
+
+/// Makes a copy of a program with a name of its own.
+pub(crate) fn own_copy(source: &str) -> PathBuf {
     let program = scratch("program");
-    copy(&build("cases.c"), &program);
+    copy(&build(source), &program);
     program
 }
 
@@ -141,6 +156,23 @@ fn a_target_is_optimized_adopted_undone_and_started_warm() {
     assert_eq!(status["daemon"]["targets"][0]["state"], "optimized");
     let metrics = || fs::read_to_string(daemon.folder.join("metrics")).unwrap_or_default();
     wait_until("a rebuild in the metrics", || metrics().contains("whet_rebuilds_total 1"));
+    // The target's own metrics, in both forms.
+    let figure = |text: &str, name: &str| {
+        let begin = format!("{name}{{pid=\"{pid}\",exe=\"{}\"", program.display());
+        let line = text.lines().find(|l| l.starts_with(&begin))?;
+        line.rsplit_once(' ')?.1.parse::<f64>().ok()
+    };
+    wait_until("its journal in the metrics", || figure(&metrics(), "whet_target_generation") == Some(1.0));
+    let answer = daemon.ask("whet.Metrics", &Value::Null).unwrap();
+    let open = answer["parameters"]["text"].as_str().unwrap();
+    for text in [&metrics(), open] {
+        assert!(figure(text, "whet_target_stops_total").unwrap() >= 2.0, "{text}");
+        let longest = figure(text, "whet_target_longest_stop_seconds").unwrap();
+        assert!(longest > 0.0 && longest < 60.0, "{text}");
+        assert!(figure(text, "whet_target_mapped_bytes").unwrap() >= 4096.0, "{text}");
+        assert_eq!(figure(text, "whet_target_state"), Some(1.0), "{text}");
+    }
+    assert!(open.ends_with("# EOF\n") && !metrics().contains("EOF"), "{open}");
     // Only one daemon can use a socket.
     daemon.whet(&["start"]).exits(6);
     daemon.whet(&["start", "--foreground"]).exits(6);
@@ -315,5 +347,6 @@ fn a_target_that_has_ended_is_in_no_gauge() {
     let metrics = answer["parameters"]["text"].as_str().unwrap();
     let mut gauge = metrics.lines().filter(|l| l.starts_with("whet_targets{"));
     assert!(gauge.all(|l| l.ends_with(" 0")), "{metrics}");
+    assert!(!metrics.contains("whet_target_"), "{metrics}");
     assert!(metrics.contains("\nwhet_targets_ended_total 1\n"), "{metrics}");
 }

@@ -41,7 +41,7 @@ fn backtraces(report: &Value) -> String {
     answer.stdout
 }
 
-/// Checks that every stack reaches the start of its thread, that every frame has a name, and that each of the
+/// Checks three things: every stack reaches the start of its thread, every frame has a name, and each of the
 /// guest's threads has clones on its stack.
 #[track_caller]
 fn are_whole(text: &str) {

@@ -136,7 +136,8 @@ fn replace_last_code_byte(pid: i32, byte: u8) -> u8 {
     before[0]
 }
 
-/// A worker that executed the program anew has other addresses, and one has other code. They are left alone.
+/// A worker that executed the program anew has other addresses and is no member. One has other code and is
+/// left alone.
 #[test]
 fn a_member_that_does_not_fit_is_left_alone() {
     let guest = start(3, false);
@@ -155,20 +156,55 @@ fn a_member_that_does_not_fit_is_left_alone() {
     let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
     let answer = on_family("optimize", &guest.arg(), &shuffled).exits(0).json();
     let report = &answer["members"];
-    assert_eq!((&report["found"], &report["installed"]), (&3.into(), &1.into()), "{answer}");
+    assert_eq!((&report["found"], &report["installed"]), (&2.into(), &1.into()), "{answer}");
     let code = |pid: i32| {
         let all = report["left_alone"].as_array().unwrap();
         all.iter().find(|l| l["pid"] == pid).map(|l| l["code"].clone())
     };
-    assert_eq!(code(moved), Some("other_modules".into()), "{answer}");
+    assert_eq!(code(moved), None, "{answer}");
     assert_eq!(code(changed), Some("other_bytes".into()), "{answer}");
-    assert_eq!(states(&guest), serde_json::json!({ "optimized": 1, "untouched": 2 }));
+    assert_eq!(states(&guest), serde_json::json!({ "optimized": 1, "untouched": 1 }));
     assert_eq!(replace_last_code_byte(changed, byte), 0xa5);
     // Now it fits.
     let redone = on_family("redo", &guest.arg(), &[]).exits(0).json();
     assert_eq!(redone["members"]["installed"], 1, "{redone}");
     is_intact(&guest, false);
     take_out(&guest);
+    ends_well(guest);
+}
+
+/// A worker that changed the access rights of a page of its code: the page is a mapping of its own
+/// afterwards.
+#[test]
+fn a_member_with_other_rights_of_code() {
+    for (go, left_alone) in [(5, Some("other_rights")), (6, Some("other_bytes")), (7, None)] {
+        let guest = start(2, false);
+        guest.go_to(go);
+        works(&guest, false);
+        wait_until("the change", || guest.counter(4) == 1);
+        let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+        let answer = on_family("optimize", &guest.arg(), &shuffled).exits(0).json();
+        let code = answer["members"]["left_alone"][0]["code"].as_str();
+        assert_eq!(code, left_alone, "{answer}");
+        works(&guest, false);
+        on_family("undo", &guest.arg(), &[]).exits(0);
+        ends_well(guest);
+    }
+}
+
+/// The parent's first thread has ended; its family lives on.
+#[test]
+fn a_parent_without_its_first_thread() {
+    let guest = Guest::start(&build("family.c"), &["2", "flows", "headless"]);
+    works(&guest, true);
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", guest.pid())).unwrap();
+    assert!(stat.contains(") Z "), "{stat}");
+    let answer = on_family("optimize", &guest.arg(), &FAST).exits(0).json();
+    assert_eq!(answer["members"]["left_alone"], serde_json::json!([]), "{answer}");
+    assert_eq!(answer["members"]["installed"], 2, "{answer}");
+    is_intact(&guest, true);
+    on_family("undo", &guest.arg(), &[]).exits(0);
+    assert_eq!(is_intact(&guest, true), 0);
     ends_well(guest);
 }
 
@@ -198,6 +234,28 @@ fn slots_that_a_member_has_not_bound_yet() {
     let undone = on_family("undo", &guest.arg(), &[]).exits(0).json();
     assert_eq!((&undone["undone"], &undone["left"]), (&1.into(), &serde_json::json!([])), "{undone}");
     verified("undone");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// The clones of all processes are measured in a busy one, and shown by the parent's page.
+#[test]
+fn one_process_is_measured_for_all() {
+    let guest = start(2, false);
+    let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+    whet(&["measure", "--family", &guest.arg()]).exits(7);
+    on_family("optimize", &guest.arg(), &shuffled).exits(0);
+    let answer = on_family("measure", &guest.arg(), &["--rounds", "5", "--window", "0.05"]);
+    assert!(matches!(answer.code, Some(0 | 7)), "{answer:?}");
+    let measured = answer.json()["pid"].clone();
+    let all = members(&guest).into_iter().chain([guest.pid()]);
+    assert!(all.into_iter().any(|pid| measured == pid), "{answer:?}");
+    assert_eq!(states(&guest), serde_json::json!({ "optimized": 2 }));
+    let page = crate::support::scratch("page.html");
+    let worker = guest.counter(NEWEST).to_string();
+    whet(&["report", "--family", &worker, "-o", page.to_str().unwrap()]).exits(0);
+    assert!(std::fs::read_to_string(&page).unwrap().contains(&guest.arg()));
+    is_intact(&guest, false);
     take_out(&guest);
     ends_well(guest);
 }

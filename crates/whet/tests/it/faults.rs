@@ -281,7 +281,7 @@ fn clones_on_huge_pages_of_a_program_that_has_them_switched_off() {
 fn a_switch_left_on() {
     let (start, all) = (without_huge_pages, rebuild_all);
     if huge_pages(&start()) != Some(false) {
-        return crate::support::skip("the kernel does not tell whether huge pages are switched off");
+        return crate::support::skip("the kernel does not show whether huge pages are switched off");
     }
     let mut left_on = 0;
     for point in 8..100 {
@@ -311,7 +311,7 @@ fn a_switch_left_on() {
 fn a_switch_left_on_is_mended() {
     let guest = without_huge_pages();
     if huge_pages(&guest) != Some(false) {
-        return crate::support::skip("the kernel does not tell whether huge pages are switched off");
+        return crate::support::skip("the kernel does not show whether huge pages are switched off");
     }
     whet(&rebuild_all(&guest)).exits(0);
     for point in 5..30 {

@@ -14,9 +14,9 @@ fn unfelt() -> PathBuf {
     program
 }
 
-/// All system calls that could be affected by a stop, at once, while redirects are put in force and undone:
-/// every transfer is whole, and every wait has its own result. A wait that began anew with each stop would
-/// not end while the stops go on, so rounds must end all the same.
+/// Runs all system calls that a stop could affect at once, while redirects are put in force and undone. Every
+/// transfer is whole, and every wait has its own result. A wait that began anew with each stop would not end
+/// while the stops go on, so rounds must end all the same.
 #[test]
 fn toggles_are_not_felt() {
     let toggles = if stress() { 1000 } else { 40 };

@@ -3,6 +3,7 @@
 
 mod cli;
 mod daemon;
+mod daemon_families;
 mod debuggers;
 mod family;
 mod faults;

@@ -1,5 +1,5 @@
-//! `whet measure` on a program that makes its own steady load: its answer, and the state of the program
-//! afterwards, which is the state before.
+//! `whet measure` on a program that makes its own steady load. Checks the answer, and that the program is
+//! left in the state before.
 
 use crate::support::{Answer, Guest, build, changed_text, pid_of, run, wait_until, whet, whet_command};
 use serde_json::Value;
@@ -247,7 +247,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     signal("-KILL", format!("-{}", pid_of(&killed.0)));
     assert_eq!(killed.0.wait().unwrap().code(), None);
     wait_until("the state that was found", || state(&guest) == "undone");
-    wait_until("the end of who restored it", || guards(&guest) == 0);
+    wait_until("the end of the guard that restored it", || guards(&guest) == 0);
     nothing_is_left(&guest);
 
     let mut interrupted = begin();
@@ -264,7 +264,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     whet(&["redo", &guest.arg()]).exits(0);
     signal("-KILL", pid_of(&overruled.0).to_string());
     let _ = overruled.0.wait();
-    wait_until("the end of who would have restored it", || guards(&guest) == 0);
+    wait_until("the end of the guard that would have restored it", || guards(&guest) == 0);
     assert_eq!(state(&guest), "optimized");
     nothing_is_left(&guest);
     guest.progresses(1);
@@ -283,13 +283,17 @@ fn two_generations_are_compared() {
     let newest = changed_text(guest.pid());
     let answer = run(measure(&guest, &[&["--between", "1", "2"][..], &SHORT].concat()));
     let json = answer.json();
-    assert_eq!((&json["between"], &json["pairs"]), (&serde_json::json!([1, 2]), &8.into()), "{json}");
+    assert_eq!(json["between"], serde_json::json!([1, 2]), "{json}");
+    // On a busy machine some pairs cannot be used.
+    assert!((4..=8).contains(&json["pairs"].as_u64().unwrap()), "{json}");
     assert!(json["switches"].as_u64().unwrap() >= 8, "{json}");
     assert_eq!((state(&guest).as_str(), changed_text(guest.pid())), ("optimized", newest.clone()));
     nothing_is_left(&guest);
 
     let text = whet(&[&["measure", &guest.arg(), "--between", "2", "1"], &SHORT[..]].concat()).stdout;
     assert!(text.contains("generation 2") && text.contains("generation 1"), "{text}");
+    let error = run(measure(&guest, &["--between", "2", "2"])).exits(2).json()["error"].clone();
+    assert_eq!(error["code"], "same_generation", "{error}");
     let error = run(measure(&guest, &["--between", "1", "7"])).exits(3).json()["error"].clone();
     assert_eq!(error["code"], "no_such_generation");
     assert!(error["message"].as_str().unwrap().ends_with("its generations: 1, 2"), "{error}");

@@ -231,7 +231,7 @@ fn llvm_bolt_rebuilds_by_it() {
 }
 
 /// Returns the output of llvm-bolt for a guest linked with `link` and whet's profile of it. The program that
-/// llvm-bolt makes does the same, also after whet has rebuilt it: it has its program headers at the file's
+/// llvm-bolt makes behaves the same, also after whet has rebuilt it. It has its program headers at the file's
 /// end, and frames of code that is gone.
 fn rebuilt_by_bolt(link: &[&str], order: &[&str]) -> Answer {
     let program = build_with("cases.c", link).unwrap();
@@ -292,4 +292,34 @@ fn a_linker_lays_out_by_it() {
     let laid: Vec<&str> = names.filter(|n| order.iter().any(|o| o == n)).collect();
     assert_eq!(laid, order);
     assert_eq!(output_of(Guest::working(&linked, &["threads"], 2)), plain);
+}
+
+/// `pprof` and flame graph tools read the profile; what they show is what was sampled.
+#[test]
+fn pprof_and_flame_graphs_are_given_the_samples() {
+    let (file, _) = profile_of(&build("cases.c"));
+    let shown = whet(&words(&["profile", "show", file.to_str().unwrap()], &[])).exits(0).json();
+    let import = ["profile", "import", file.to_str().unwrap(), "--as"];
+    // Each line is a stack, a blank and a number.
+    let text = whet(&[&import[..], &["collapsed"]].concat()).exits(0).stdout;
+    let lines: Vec<(&str, u64)> =
+        text.lines().map(|l| l.rsplit_once(' ').unwrap()).map(|(s, n)| (s, n.parse().unwrap())).collect();
+    assert_eq!(lines.iter().map(|l| l.1).sum::<u64>(), shown["samples"].as_u64().unwrap(), "{text}");
+    for name in HOT {
+        let all = shown["modules"][0]["top"].as_array().unwrap();
+        let wanted = all.iter().find(|f| f["name"] == name).unwrap()["samples"].as_u64().unwrap();
+        let inner = lines.iter().filter(|(stack, _)| stack.rsplit(';').next() == Some(name));
+        assert_eq!(inner.map(|l| l.1).sum::<u64>(), wanted, "{text}");
+    }
+    // The form of pprof is binary.
+    whet(&[&import[..], &["pprof"]].concat()).exits(2);
+    let packed = scratch("pb.gz");
+    let to = ["pprof", "-o", packed.to_str().unwrap()];
+    let written = whet(&words(&import, &to)).exits(0).json();
+    assert_eq!((&written["form"], &written["functions"]), (&"pprof".into(), &2.into()), "{written}");
+    let mut gunzip = Command::new("python3");
+    gunzip.args(["-c", "import gzip,sys; print(b'mix_some' in gzip.open(sys.argv[1]).read())"]).arg(&packed);
+    assert_eq!(run(gunzip).exits(0).stdout.trim(), "True");
+    std::fs::remove_file(&packed).unwrap();
+    std::fs::remove_file(&file).unwrap();
 }

@@ -104,6 +104,7 @@ fn no_such_process() {
         refused(pid, &["verify"], 3, "no_such_process");
         refused(pid, &["explain"], 3, "no_such_process");
         refused(pid, &["status"], 3, "no_such_process");
+        refused(pid, &["measure"], 3, "no_such_process");
     }
 }
 

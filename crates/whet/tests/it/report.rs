@@ -1,6 +1,6 @@
 //! What whet shows of a target: one function side by side, the live view, the page for the browser.
 
-use crate::support::{Guest, build, copy, have, run, scratch, skip, stress, wait_until, whet};
+use crate::support::{Guest, build, copy, have, run, scratch, skip, stress, wait_until, whet, whet_command};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -67,7 +67,7 @@ fn one_function_side_by_side() {
         let sides = (row["original"].is_null(), row["clone"].is_null());
         let wanted = match row["pairing"].as_str().unwrap() {
             "copy" | "again" => (false, false),
-            "extra" | "shortcut" => (true, false),
+            "extra" | "inlined" => (true, false),
             _ => (false, true),
         };
         assert_eq!(sides, wanted, "{row}");
@@ -120,8 +120,7 @@ fn one_function_side_by_side() {
 fn status_shows_the_whet_at_work() {
     let guest = Guest::working(&build("cases.c"), &["spin"], 1);
     let pid = guest.arg();
-    let mut work =
-        crate::support::whet_command(&["optimize", &pid, "--seconds", "2", "--count", "1"]).spawn().unwrap();
+    let mut work = whet_command(&["optimize", &pid, "--seconds", "2", "--count", "1"]).spawn().unwrap();
     let by = crate::support::pid_of(&work);
     let mut seen = Vec::new();
     while work.try_wait().unwrap().is_none() {
@@ -196,6 +195,8 @@ fn a_page_that_needs_nothing_else() {
         ["report", &guest.arg(), "-o", page.to_str().unwrap(), "--measure", measured.to_str().unwrap()];
     let written = whet(&[&arguments[..], &["--format", "json"]].concat()).exits(0).json();
     assert_eq!((&written["heat"], &written["pid"]), (&json!(true), &json!(guest.pid())), "{written}");
+    // A flame graph of the profile, and one of new samples.
+    assert_eq!(written["flame_graphs"], 2, "{written}");
     let mut check = Command::new("python3");
     check.arg(tool("page.py")).arg(&page);
     check.args([
@@ -210,6 +211,9 @@ fn a_page_that_needs_nothing_else() {
         "Measured on another process: 1",
         "taken branches",
         "After: the clones",
+        "Before: the originals",
+        "Now, with the clones",
+        "Its callers are estimated",
         "code cache 1 of 1",
     ]);
     let maps: u32 = run(check).exits(0).stdout.trim().parse().unwrap();
@@ -238,7 +242,7 @@ fn a_page_that_needs_nothing_else() {
     // Without counts there is a page without heat.
     whet(&["optimize", &guest.arg(), "--shuffle", "1", "--only", "mix_some"]).exits(0);
     let written = whet(&[&arguments[..4], &["--format", "json"]].concat()).exits(0).json();
-    assert_eq!(written["heat"], false, "{written}");
+    assert_eq!((&written["heat"], &written["flame_graphs"]), (&json!(false), &json!(0)), "{written}");
     for path in [&page, &measured, &link, &program] {
         std::fs::remove_file(path).unwrap();
     }
@@ -274,4 +278,54 @@ fn an_untouched_target_has_no_page() {
     assert_eq!(answer["error"]["code"], "not_installed", "{answer}");
     assert!(!page.exists());
     wait_until("the guest's own work", || !guest.has_ended());
+}
+
+/// A server of debug files gives names to a stripped program, for what is shown alone, and only if the caller
+/// names a server.
+#[test]
+fn a_stripped_program_gets_names_if_servers_are_named() {
+    let folder = scratch("debuginfod");
+    std::fs::create_dir(&folder).unwrap();
+    let (program, symbols) = (folder.join("stripped"), folder.join("symbols"));
+    let tool = |name: &str, args: &[&str]| {
+        let mut command = Command::new(name);
+        command.args(args).current_dir(&folder);
+        run(command).exits(0).stdout
+    };
+    copy(&build("cases.c"), &program);
+    tool("objcopy", &["--only-keep-debug", "stripped", "symbols"]);
+    tool("strip", &["--strip-all", "stripped"]);
+    let notes = tool("readelf", &["-n", "stripped"]);
+    let id = notes.split("Build ID: ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    // The client, which knows this build alone.
+    let client = folder.join("debuginfod-find");
+    let script = format!("#!/bin/sh\n[ \"$1 $2\" = \"debuginfo {id}\" ] && echo {}\n", symbols.display());
+    std::fs::write(&client, script).unwrap();
+    std::fs::set_permissions(&client, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+
+    let guest = Guest::working(&program, &["spin"], 1);
+    let pid = guest.arg();
+    whet(&["optimize", &pid, "--seconds", "1", "--count", "0.3"]).exits(0);
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let whet_with = |servers: &str, args: &[&str]| {
+        let mut command = whet_command(args);
+        command.env("PATH", &path).env("DEBUGINFOD_URLS", servers);
+        run(command).exits(0).stdout
+    };
+    for args in
+        [&["explain", &pid, "--format", "json"][..], &["profile", "export", &pid, "--as", "collapsed"]]
+    {
+        let (without, with) = (whet_with("", args), whet_with("https://example.org", args));
+        assert!(!without.contains("mix_some") && without.contains("stripped+0x"), "{without}");
+        assert!(with.contains("mix_some") && !with.contains("stripped+0x"), "{with}");
+    }
+    // What decides is not touched by the names.
+    let profile = ["profile", "export", &pid];
+    assert_eq!(whet_with("", &profile), whet_with("https://example.org", &profile));
+    // A file of another build is not used.
+    copy(&build("deep.c"), &symbols);
+    assert!(!whet_with("https://example.org", &["explain", &pid]).contains("mix_some"));
+    guest.progresses(1);
+    drop(guest);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -1,5 +1,4 @@
-//! Tools that know nothing of whet, on clones in files: whole stacks and names, without a perf map and without
-//! a symbol file.
+//! Unmodified tools on clones in files: whole stacks and names, without a perf map and without a symbol file.
 
 use crate::support::{Guest, build, have, run, scratch, skip, whet};
 use serde_json::Value;
@@ -62,6 +61,22 @@ fn are_whole(text: &str, clones: usize) {
         let found = frames.iter().filter(|f| f.contains(".whet")).count();
         assert!(found >= clones, "{found} clones: {stack}");
     }
+}
+
+/// A thread with open files of its own cannot be given files: the reason is in the answer.
+#[test]
+fn why_clones_are_not_in_files() {
+    let guest = Guest::working(&build("cases.c"), &["own_files"], 2);
+    let how = ["--code-cache", "file", "--shuffle", "1", "--only", "mix_some", "sum_up"];
+    let report = whet(&[&["optimize", &guest.arg(), "--format", "json"], &how[..]].concat()).exits(0).json();
+    let files = &report["code_files"];
+    assert_eq!(files["mapped"], false, "{files}");
+    let why = files["left_out"].as_str().unwrap();
+    if why.contains("not permitted") {
+        return skip(why);
+    }
+    assert!(why.contains("table of descriptors of its own"), "{why}");
+    guest.progresses(2);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Unwinders that find frame tables in other ways than libgcc does: exceptions and stack walks cross clones
 //! all the same.
 //!
-//! LLVM's and the nongnu libunwind walk the list of modules. So the words by which they call
-//! `dl_iterate_phdr` are redirected, permanently, to a routine that also shows the code caches. Other
-//! modules' words are left alone, and so is all code of the C library: the guests report what dl_iterate_phdr
-//! shows them, and memory shows the code.
+//! LLVM's and the nongnu libunwind iterate over modules. So the words by which they call `dl_iterate_phdr`
+//! are redirected, permanently, to a routine that also shows the code caches. Other modules' words are not
+//! changed, nor any code of the C library. The guests report the modules that dl_iterate_phdr shows them; the
+//! code is read from memory.
 
 use crate::support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
 use std::path::{Path, PathBuf};
@@ -230,7 +230,7 @@ fn a_program_that_replaces_dl_iterate_phdr_is_refused() {
     assert_eq!(guest.finish().0, Some(0));
 }
 
-/// libgcc needs only the lookup, also if the program walks the list of modules for reasons of its own.
+/// libgcc needs only the lookup, also if the program itself iterates over modules.
 #[test]
 fn libgcc() {
     let how = ["-O2", "-Wall", "-pthread", "-DENUMERATES"];
@@ -255,7 +255,7 @@ fn static_libgcc() {
     }
 }
 
-/// LLVM's unwinder walks the list of modules there too, so the program sees modules of whet's.
+/// LLVM's unwinder iterates over modules there too, so the program sees modules of whet's.
 #[test]
 fn static_llvm_libunwind() {
     let how = ["-O2", "-Wall", "-pthread", "-static", "-DENUMERATES", "-stdlib=libc++", "-nodefaultlibs"];
@@ -292,7 +292,7 @@ fn nongnu_libunwind() {
 }
 
 /// libunwind as Debian builds it since 1.8, without the names of C++'s unwinders. A program that walks by it
-/// still walks the list of modules.
+/// still iterates over modules.
 #[test]
 fn nongnu_libunwind_without_exceptions() {
     let folder = scratch("libraries");

@@ -1,5 +1,5 @@
-//! Shared code of the tests: small graphs from bytes, an oracle that walks original and clone in step,
-//! unwinding checks.
+//! Shared code of the tests: small graphs from bytes, an oracle that steps through original and clone side by
+//! side, unwinding checks.
 #![allow(dead_code, reason = "each test uses its own part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 

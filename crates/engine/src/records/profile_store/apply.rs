@@ -59,7 +59,7 @@ pub(crate) fn candidates(
         let analysed = program.analyse(id).map(|analysed| {
             let hash = profile::hash(&analysed.cfg);
             let &(_, _, f) = same.iter().find(|(_, key, _)| key.hash == hash)?;
-            Some(told(program, &loaded, Candidate { id, analysed, samples: f.samples }, f))
+            Some(with_profile(program, &loaded, Candidate { id, analysed, samples: f.samples }, f))
         });
         Some((id, same.iter().fold(0, |sum: u64, (_, _, f)| sum.saturating_add(f.samples)), analysed))
     };
@@ -87,7 +87,7 @@ pub(crate) fn candidates(
 }
 
 /// Returns a candidate with all data that a profile has about it.
-fn told(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Counted {
+fn with_profile(program: &Program<'_>, loaded: &Loaded, c: Candidate, f: &FunctionProfile) -> Counted {
     let cfg = &c.analysed.cfg;
     let hits = |b: &Block| f.hits.get(&b.range.start.distance(cfg.entry)).copied().unwrap_or(0);
     let hits = cfg.blocks.iter().map(hits).collect();
@@ -157,7 +157,7 @@ fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates<C
     let main = program.image().main();
     let own = main.build_id.as_deref().and_then(BuildId::new);
     let mut why = format!(
-        "it is of other builds: the program {} has build-id {}; the profile knows",
+        "it is of other builds: the program {} has build-id {}; the profile has",
         main.file_name().unwrap_or("?"),
         own.map_or("none".to_owned(), |id| id.to_string())
     );

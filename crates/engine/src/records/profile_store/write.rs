@@ -1,5 +1,7 @@
 //! Writes a profile in its own form, or in a form for other tools.
 
+use super::collapsed::collapsed;
+use super::pprof::pprof;
 use crate::Error;
 use layout::{CallEdge, FuncNode};
 use profile::{Binding, BuildId, FunctionKey, FunctionProfile, ModuleProfile, Place, Profile};
@@ -18,9 +20,13 @@ pub enum ProfileForm {
     /// For a linker (lld `--symbol-ordering-file`; for gold's `--section-ordering-file` put `.text.` before
     /// each line): the symbols of one module, hot ones first. Symbols that belong together are side by side.
     Order,
+    /// For `pprof`: bytes, all modules.
+    Pprof,
+    /// For flame graph tools: samples by stacks whose callers are estimated, all modules.
+    Collapsed,
 }
 
-/// A profile as text.
+/// A profile as text, or as bytes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ProfileText {
     /// The form.
@@ -38,6 +44,9 @@ pub struct ProfileText {
     /// The text itself; absent if it was written to a file.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
+    /// The bytes of a form that is no text.
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
 }
 
 /// Writes a profile. `module` (a file name or the beginning of a build id) chooses the module for forms with
@@ -51,9 +60,12 @@ pub fn write_profile(
     module: Option<&str>,
 ) -> Result<ProfileText, Error> {
     let left_out = profile.left_out;
-    if form == ProfileForm::Profile {
-        let functions = profile.functions();
-        return Ok(ProfileText { functions, left_out, text: profile.to_string(), ..ProfileText::default() });
+    let whole = ProfileText { form, functions: profile.functions(), left_out, ..ProfileText::default() };
+    match form {
+        ProfileForm::Profile => return Ok(ProfileText { text: profile.to_string(), ..whole }),
+        ProfileForm::Pprof => return Ok(ProfileText { bytes: pprof(profile), ..whole }),
+        ProfileForm::Collapsed => return Ok(ProfileText { text: collapsed(profile), ..whole }),
+        ProfileForm::Fdata | ProfileForm::Order => {}
     }
     let (id, chosen) = choose(profile, module)?;
     let (functions, unnamed, edges_left_out, text) = match form {
@@ -68,7 +80,8 @@ pub fn write_profile(
         }
     };
     let left_out = left_out.saturating_add(unnamed as u64);
-    Ok(ProfileText { form, module: Some(chosen.name.clone()), functions, left_out, edges_left_out, text })
+    let module = Some(chosen.name.clone());
+    Ok(ProfileText { form, module, functions, left_out, edges_left_out, text, bytes: Vec::new() })
 }
 
 fn choose<'p>(profile: &'p Profile, wanted: Option<&str>) -> Result<(&'p BuildId, &'p ModuleProfile), Error> {

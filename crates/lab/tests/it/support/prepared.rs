@@ -1,5 +1,5 @@
-//! A MariaDB whose new data folders are copies of one folder that is created once: to create it takes longer
-//! than most tests take to use it.
+//! A MariaDB whose new data folders are copies of one folder. The folder is created once, because that takes
+//! longer than most tests.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

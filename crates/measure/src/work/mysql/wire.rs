@@ -32,7 +32,7 @@ pub enum WireError {
     #[error("the account is to be proved by {0:?}")]
     Method(String),
     /// The server requests the password itself, and another party can read the connection's data.
-    #[error("the server wants the password in the clear over an open connection")]
+    #[error("the server requires the password in clear text over an unencrypted connection")]
     Clear,
 }
 

@@ -1,4 +1,4 @@
-//! A profiler that knows nothing of whet: it does what profilers do that unwind in the kernel, by tables made
+//! A profiler without any knowledge of whet. It works as profilers that unwind in the kernel, by tables made
 //! of files.
 //!
 //! It reads `/proc/PID/maps`, and leaves out mappings as such a profiler does: those without a file, of

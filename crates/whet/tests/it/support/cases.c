@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,8 +54,8 @@ static uint64_t spin(volatile uint64_t *until, unsigned counter) {
     return first;
 }
 
-static void *other(void *unused) {
-    (void)unused;
+static void *other(void *has_own_files) {
+    if (has_own_files && unshare(CLONE_FILES)) abort();
     page->tid = (uint64_t)syscall(SYS_gettid);
     spin(&page->stop, 1);
     return NULL;
@@ -111,9 +112,9 @@ int main(int argc, char **argv) {
         // Before Linux 6.9 all pidfds share one file, which no whet locks.
         if (argc > 3) flock(own, LOCK_EX);
         digest = spin(&page->stop, 0);
-    } else if (!strcmp(way, "threads")) {
+    } else if (!strcmp(way, "threads") || !strcmp(way, "own_files")) {
         pthread_t t;
-        pthread_create(&t, NULL, other, NULL);
+        pthread_create(&t, NULL, other, strcmp(way, "threads") ? way : NULL);
         digest = spin(&page->stop, 0);
         pthread_join(t, NULL);
     } else if (!strcmp(way, "strict")) {

@@ -124,10 +124,12 @@ impl Guest {
         }
     }
 
-    /// Returns whether it has ended. It may not have been waited for yet.
+    /// Returns whether it has ended. It may not have been waited for yet. It lives on in other threads if its
+    /// first thread alone has ended.
     pub fn has_ended(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).map_or(0, Iterator::count);
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z') && threads < 2)
     }
 
     /// Requests its end. Returns its exit code, the signal it died of, and its output.

@@ -19,8 +19,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Copies a program, by another process. If this process wrote the copy, a child that another test starts at
-/// that moment would hold the copy open for writing, and a file that is open for writing cannot be executed.
+/// Copies a program by another process. If this process wrote it, a child that another test starts at that
+/// moment would hold the copy open for writing. A file that is open for writing cannot be executed.
 pub fn copy(from: &Path, to: &Path) {
     let done = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(done.success());

@@ -1,8 +1,9 @@
-//! A signal frame that returns a thread to its own state. It is written to the stack and removed again.
+//! Return frames: signal frames that restore a thread's own state. A frame is written to the stack and
+//! removed again.
 
 use crate::process::mapping_range;
 use crate::ptrace;
-use crate::remote::WayHome;
+use crate::remote::ReturnPath;
 use crate::restart::{ERESTARTNOHAND, cure};
 use crate::{Process, Regs, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -12,7 +13,7 @@ use std::os::unix::fs::FileExt;
 
 /// A frame on a thread's stack.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct ReturnFrame {
     sp: Avma,
     /// The bytes that it replaced.
     old: Vec<u8>,
@@ -31,12 +32,12 @@ const PAGE: u64 = 4096;
 /// How much of a stack is searched at most: stacks are not used beyond that in practice. Bytes.
 const REACH: u64 = 16 << 20;
 
-impl Home {
+impl ReturnFrame {
     /// Writes a frame for a thread at rest. `way` holds the words that lead to `rt_sigreturn`
     /// (`Gadgets::words`). Returns `None` if the memory cannot be read or written.
     pub(crate) fn lay(process: &Process, place: &Place, regs: &Regs, mask: u64, way: &[u64]) -> Option<Self> {
         let &Place { fp_at, ref fp, .. } = place;
-        let sp = place.sp.add(8 * WayHome::MOST_WORDS.checked_sub(way.len() as u64)?);
+        let sp = place.sp.add(8 * ReturnPath::MOST_WORDS.checked_sub(way.len() as u64)?);
         let mut frame = Vec::new();
         for word in way.iter().copied().chain(context(process, regs, mask, fp_at)) {
             frame.extend(word.to_le_bytes());
@@ -48,7 +49,7 @@ impl Home {
         Some(Self { sp, old })
     }
 
-    /// Returns the stack pointer with which a `ret` begins the way home.
+    /// Returns the stack pointer with which a `ret` leads to `rt_sigreturn`.
     pub(crate) fn sp(&self) -> Avma {
         self.sp
     }
@@ -60,8 +61,8 @@ impl Home {
     }
 }
 
-/// The place of a frame, from its lowest address: the words that lead home, the context, the aligned
-/// floating-point state.
+/// The place of a frame, from its lowest address: the words that lead to `rt_sigreturn`, the context, the
+/// aligned floating-point state.
 #[derive(Debug)]
 pub(crate) struct Place {
     sp: Avma,
@@ -73,8 +74,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Returns the place for a thread at rest; it stays right as long as the thread is at rest. Returns
-    /// `None` if the thread has a shadow stack, which a return by a frame would not match, or is on no stack
-    /// with room that is certain.
+    /// `None` if the thread has a shadow stack, because a return by a frame would not match it. Also returns
+    /// `None` if no room on a stack is certain.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         if ptrace::has_shadow_stack(tid) {
             return None;
@@ -82,7 +83,7 @@ impl Place {
         let fp = fp_state(&ptrace::xsave(tid).ok()?)?;
         let below = |top: Avma| {
             let fp_at = top.sub(fp.len() as u64).align_down(64);
-            (fp_at.sub(8 * (WayHome::MOST_WORDS + UCONTEXT_WORDS as u64)).align_down(16), fp_at)
+            (fp_at.sub(8 * (ReturnPath::MOST_WORDS + UCONTEXT_WORDS as u64)).align_down(16), fp_at)
         };
         let first = tid.0 == process.pid().0;
         let thread = Avma(regs.0.fs_base);
@@ -138,8 +139,8 @@ fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRan
 /// belongs to that stack. A stack of the program's own making (of a coroutine, or for signals) may be a few
 /// kilobytes amid other data, so its end is unknown. Two kinds are certain:
 /// - the stack of the first thread, made by the kernel;
-/// - a stack made by the C library, which keeps the thread's descriptor (`thread`, the FS base) at its top
-///   and a guard below it: a mapping without access, or a page marked as guard, which `last_guard` finds.
+/// - a stack made by the C library. The thread's descriptor (`thread`, the FS base) is at its top, and a
+///   guard is below it: a mapping without access, or a page marked as guard, which `last_guard` finds.
 ///
 /// On both a program can lay a smaller stack inside a frame. Such a stack overflows only if it is nearly
 /// full, and then any signal handler would overflow it as well.
