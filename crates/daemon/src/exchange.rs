@@ -182,9 +182,10 @@ impl Exchange {
 }
 
 impl Daemon {
-    /// Returns whether targets of a build can be started warm.
-    pub(crate) fn has_profile(&self, build: &str) -> bool {
-        self.store.profile(build).exists() || self.exchange.usable(build).is_some()
+    /// Returns whether a target with this build id and program file can be started warm.
+    pub(crate) fn has_profile(&self, build: Option<&str>, exe: &str) -> bool {
+        build.is_some_and(|b| self.store.profile(b).exists() || self.exchange.usable(b).is_some())
+            || self.store.profile_of_program(exe).is_some()
     }
 
     /// Exchanges profiles with the spool folder. A file that cannot be written is logged once; nothing else
@@ -203,7 +204,8 @@ impl Daemon {
                 warn!("{why}; the work goes on without");
             }
         }
-        let has: HashMap<&String, bool> = builds.keys().map(|b| (b, self.has_profile(b))).collect();
+        let has: HashMap<&String, bool> =
+            builds.iter().map(|(b, exe)| (b, self.has_profile(Some(b), exe))).collect();
         for entry in self.targets.values_mut() {
             entry.life.has_profile =
                 entry.build_id.as_ref().is_some_and(|b| has.get(b).copied().unwrap_or(false));

@@ -1,6 +1,6 @@
 //! Starts workers, reads their output and ends them.
 
-use crate::machine::{By, Event, Job, Layout, Outcome};
+use crate::machine::{By, Event, Job, Outcome};
 use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use crate::work::Order;
@@ -87,6 +87,7 @@ impl Daemon {
             judging: self.config.harm.within.0,
             profile: build_id.map(|id| self.store.profile(id)),
             aggregate: build_id.and_then(|id| self.exchange.usable(id)).map(|(path, _)| path),
+            other_build: self.targets.get(&id.pid).and_then(|e| self.store.profile_of_program(&e.exe)),
             bad_layout: self.bad_layout,
         };
         let limit = match job {
@@ -146,12 +147,12 @@ impl Daemon {
             warn!(pid = id.pid, ?job, "{why}");
         }
         if self.is_there(id) {
-            let fell_back = matches!(outcome, Outcome::Optimized { layout, .. } if layout != Layout::Warm);
+            let fell_back = matches!(outcome, Outcome::Optimized { layout, .. } if !layout.is_warm());
             let judged = matches!(outcome, Outcome::Judged(Some(_), _));
             self.tell(id.pid, Event::Ended(outcome));
             self.vote(id, fell_back, judged);
-            let build = self.targets.get(&id.pid).and_then(|e| e.build_id.clone());
-            let has_profile = build.is_some_and(|b| self.has_profile(&b));
+            let has_profile =
+                self.targets.get(&id.pid).is_some_and(|e| self.has_profile(e.build_id.as_deref(), &e.exe));
             if let Some(entry) = self.targets.get_mut(&id.pid) {
                 entry.members.end(job, engine::start_ticks());
                 entry.life.has_profile = has_profile;

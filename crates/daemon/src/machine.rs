@@ -442,13 +442,19 @@ impl Target {
                 self.unfit = 0;
                 // A warm layout was built for the profile's load, so its first check is already compared with
                 // the profile's share. For a layout built for the present load, the first check sets the
-                // share to compare with.
-                self.best_share = (layout == Layout::Warm).then_some(coverage * (1.0 - WARM_SHARE));
+                // share to compare with. Of another build, functions may be missing: if much is, a rebuild for the
+                // present load follows.
+                self.best_share = match layout {
+                    Layout::Warm => Some(coverage * (1.0 - WARM_SHARE)),
+                    Layout::WarmFromOtherBuild => Some(1.0 - WARM_SHARE),
+                    Layout::New | Layout::Earlier | Layout::EarlierAsFull => None,
+                };
                 self.built_at = now;
                 self.checked_at = None;
                 let how = match layout {
                     Layout::New => "",
                     Layout::Warm => "warm, by the profile that is kept; ",
+                    Layout::WarmFromOtherBuild => "warm, by the profile of another build; ",
                     Layout::Earlier => "by an earlier layout, which serves this load; ",
                     Layout::EarlierAsFull => "by an earlier layout, as no room is left for new clones; ",
                 };

@@ -241,6 +241,13 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
         look(&mut w, fits(0.7, 0.1));
     }
     assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").wants(), None);
+    // A profile of another build leaves much out: its functions' full share is expected, not what it knew.
+    let mut w = world();
+    let warm = Outcome::Optimized { generation: 1, coverage: 0.7, layout: Layout::WarmFromOtherBuild };
+    w.busy().begin(Job::Optimize { fresh: false }).ends(warm).begin(Job::Check).ends(fits(0.7, 0.1));
+    w.is(State::Optimized, "70.0% of the samples, not 90.0%").begin(Job::Judge).ends(judged(1.2, 1.1, 1.3));
+    look(&mut w, fits(0.7, 0.1));
+    w.pass(600 * S).begin(Job::Optimize { fresh: true });
     // A check with too few samples does not count, an idle target is not checked, and `optimize_once`
     // prevents checks.
     let mut w = World::optimized();

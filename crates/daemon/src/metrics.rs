@@ -41,7 +41,7 @@ impl Counted {
         match outcome {
             Outcome::Optimized { layout, .. } => {
                 self.rebuilds += 1;
-                self.warm += u64::from(*layout == Layout::Warm);
+                self.warm += u64::from(layout.is_warm());
                 self.earlier += u64::from(matches!(layout, Layout::Earlier | Layout::EarlierAsFull));
                 self.full += u64::from(*layout == Layout::EarlierAsFull);
             }

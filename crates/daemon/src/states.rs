@@ -130,10 +130,20 @@ pub enum Layout {
     New,
     /// It was made from a kept profile.
     Warm,
+    /// It was made from a kept profile of another build: not all functions were found again.
+    WarmFromOtherBuild,
     /// It is an earlier rebuild's layout, which serves the present load.
     Earlier,
     /// It is an earlier rebuild's layout, because there is no room for new clones.
     EarlierAsFull,
+}
+
+impl Layout {
+    /// Returns whether it was made from a kept profile, without sampling and counting.
+    #[must_use]
+    pub fn is_warm(self) -> bool {
+        matches!(self, Self::Warm | Self::WarmFromOtherBuild)
+    }
 }
 
 /// The end of a job.

@@ -9,13 +9,15 @@ use crate::watch::Identity;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 const VERSION: u32 = 1;
 /// The largest file that is read back, in bytes.
 const MOST: u64 = 16 << 20;
+/// How much of a profile is read to find the names of its programs, in bytes.
+const HEAD: u64 = 4 << 10;
 
 /// The folder of these files.
 #[derive(Clone, Debug)]
@@ -67,6 +69,15 @@ impl Store {
         self.profiles().join(format!("{build_id}.fleet"))
     }
 
+    /// Returns the latest profile of any build of a program, by the program's path.
+    #[must_use]
+    pub fn profile_of_program(&self, exe: &str) -> Option<PathBuf> {
+        let files = fs::read_dir(self.profiles()).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+        let profiles = files.filter(|path| path.extension().is_some_and(|e| e == "profile"));
+        let of_program = profiles.filter(|path| is_of_program(path, exe).unwrap_or(false));
+        of_program.max_by_key(|path| fs::metadata(path).and_then(|m| m.modified()).ok())
+    }
+
     /// Writes the records of targets.
     ///
     /// # Errors
@@ -94,6 +105,15 @@ impl Store {
         let kept = all.into_iter().flat_map(|a| a.targets).filter(|k| same || !k.memory.refused);
         kept.map(|k| (Identity { pid: k.pid, start: k.start }, k.memory)).collect()
     }
+}
+
+/// Returns whether a profile names a program in its head.
+fn is_of_program(path: &Path, exe: &str) -> io::Result<bool> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
+    let head = String::from_utf8_lossy(&head);
+    let names = |line: &str| line.strip_prefix("exe ").is_some_and(|name| name == exe);
+    Ok(head.lines().take_while(|line| !line.starts_with("module ")).any(names))
 }
 
 fn boot() -> String {
@@ -152,6 +172,28 @@ mod tests {
         }
         // Only the expected files exist.
         assert_eq!(fs::read_dir(folder.path().join("state")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn another_build_is_found_by_the_program() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path());
+        assert_eq!(store.profile_of_program("/usr/sbin/a"), None);
+        let head = |exe: &str| format!("whet-profile 3\n# comment\nexe {exe}\nruns 1\nmodule aa {exe}\n");
+        let write = |build: &str, text: &str, age: u64| {
+            fs::write(store.profile(build), text).unwrap();
+            let then = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
+            File::options().write(true).open(store.profile(build)).unwrap().set_modified(then).unwrap();
+        };
+        write("01", &head("/usr/sbin/a"), 100);
+        write("02", &head("/usr/sbin/a"), 50);
+        write("03", &head("/usr/sbin/ab"), 10);
+        // A module's name is not a program's.
+        write("04", "whet-profile 3\nmodule aa x\nexe /usr/sbin/a\n", 10);
+        fs::write(store.aggregate("05"), head("/usr/sbin/a")).unwrap();
+        assert_eq!(store.profile_of_program("/usr/sbin/a"), Some(store.profile("02")));
+        assert_eq!(store.profile_of_program("/usr/sbin/ab"), Some(store.profile("03")));
+        assert_eq!(store.profile_of_program("/usr/sbin"), None);
     }
 
     #[test]

@@ -361,7 +361,7 @@ impl Daemon {
             let memory = self.known.remove(&s.id).or_else(|| former.remove(&s.id)).or_else(inherited);
             let build_id = engine::build_id(Pid(pid));
             let mut life = Target::new(now, memory);
-            life.has_profile = build_id.as_ref().is_some_and(|id| self.has_profile(id));
+            life.has_profile = self.has_profile(build_id.as_deref(), &s.exe);
             life.lot = crate::rollout::lot(s.id);
             let entry = Entry {
                 id: s.id,

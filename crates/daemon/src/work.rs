@@ -49,6 +49,8 @@ pub struct Order {
     pub profile: Option<PathBuf>,
     /// The file of the fleet's profile of the build, for when the other one does not exist. The worker reads it.
     pub aggregate: Option<PathBuf>,
+    /// The file of a profile of another build of the same program, for when neither exists. The worker reads it.
+    pub other_build: Option<PathBuf>,
     /// For tests: lay out everything at random, which does harm.
     pub bad_layout: bool,
 }
@@ -190,7 +192,8 @@ impl Order {
             let bad = OptimizeOptions { shuffle: Some(1), counting: None, ..cold };
             return self.optimize_by(&bad).map(|r| r.0);
         }
-        let kept = [&self.profile, &self.aggregate].into_iter().flatten().find(|p| !fresh && p.exists());
+        let files = [&self.profile, &self.aggregate, &self.other_build];
+        let kept = files.into_iter().flatten().find(|p| !fresh && p.exists());
         if let Some(path) = kept {
             match engine::read_profile(path) {
                 Ok(profile) => {
@@ -277,6 +280,9 @@ impl Order {
             false => engine::optimize(pid, options, &mut show)?,
         };
         let layout = match (&options.profile, report.reused) {
+            (Some(_), _) if report.profile.as_ref().is_some_and(|p| p.found_again > 0) => {
+                Layout::WarmFromOtherBuild
+            }
             (Some(_), _) => Layout::Warm,
             (None, Some(_)) if report.is_full => Layout::EarlierAsFull,
             (None, Some(_)) => Layout::Earlier,

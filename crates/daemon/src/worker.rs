@@ -206,6 +206,7 @@ mod tests {
             judging: Duration::ZERO,
             profile: None,
             aggregate: None,
+            other_build: None,
             bad_layout: false,
         }
     }

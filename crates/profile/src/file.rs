@@ -5,7 +5,7 @@
 //! The text form has a line for each fact, in a fixed order, so two files can be compared line by line:
 //!
 //! ```text
-//! whet-profile 2
+//! whet-profile 3
 //! exe /usr/sbin/mariadbd
 //! runs 1
 //! when 1760000000
@@ -14,6 +14,7 @@
 //! samples 16740
 //! module 0f3a9c… mariadbd
 //! function 0x5f8e10 9f8e7d6c5b4a3210 counted entered 1234 samples 17 size 0x1a0 global _Z3foov
+//! shape 1f2e3d4c5b6a7988
 //! hits +10 17
 //! +0 +e 1234 +10 1000 +20 234
 //! call +6 0x7c1230 1234
@@ -32,6 +33,7 @@
 //!   how often control entered at the function's entry, the samples in it, and its size in bytes. Then the
 //!   kind of its symbol, `global`, `local`, `shared` (one of several local symbols of the same name) or
 //!   `none`, and its name.
+//! - `shape`: [`shape()`] of the function's code, by which it is found again in another build.
 //! - `hits`: the samples of the function by block: each block's start and its samples.
 //! - A line that begins with a sign is a block. It has the block's start, the start of its last instruction
 //!   other than a `nop`, and its executions. The destination and the executions of each edge follow. Blocks
@@ -43,15 +45,17 @@
 //! - Blocks and instructions are given as distances in bytes from the function's entry, in hexadecimal.
 //! - `#` begins a comment.
 //!
-//! Version 1 had no `stayed`, `hits`, `leads` and `table`; it is still read.
+//! Version 2 had no `shape`, and version 1 no `stayed`, `hits`, `leads` and `table`. Both are still read.
 
 mod build_id;
+mod carry;
 mod fdata;
 mod hash;
 mod merge;
 mod parse;
 mod print;
 mod record;
+mod shape;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -60,12 +64,13 @@ pub use build_id::BuildId;
 pub use fdata::{Fdata, fdata};
 pub use hash::hash;
 pub use parse::ProfileError;
+pub use shape::shape;
 
 use addr::Svma;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The version of the text form that this whet writes. It reads all versions from 1 on.
-pub const PROFILE_VERSION: u32 = 2;
+pub const PROFILE_VERSION: u32 = 3;
 
 /// Execution counts of the code of some modules.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -142,6 +147,8 @@ pub struct FunctionProfile {
     pub binding: Binding,
     /// The size of its main fragment. Bytes.
     pub size: u64,
+    /// [`shape()`] of its main fragment; `None` if the profile was written by a whet that did not record it.
+    pub shape: Option<u64>,
     /// The origin of its counts.
     pub origin: Origin,
     /// The samples in it.

@@ -32,6 +32,6 @@ pub use counters::{CounterPlan, Solved};
 pub use counts::{Counts, infer};
 pub use file::{
     Binding, BlockProfile, BuildId, Fdata, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin,
-    PROFILE_VERSION, Place, Profile, ProfileError, SiteProfile, fdata, hash,
+    PROFILE_VERSION, Place, Profile, ProfileError, SiteProfile, fdata, hash, shape,
 };
 pub use samples::{BlockIndex, BlockSamples, WEIGHT_SCALE, weights};

@@ -398,7 +398,8 @@ pub struct How {
     /// branches (see `whet doctor`), these records are used and nothing is counted.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     count: Option<f64>,
-    /// Use this file, which `whet profile export` wrote for the same build, instead of sampling and counting.
+    /// Use this file, which `whet profile export` wrote, instead of sampling and counting. It may be of another
+    /// build of the program.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "count", "shuffle"])]
     profile: Option<PathBuf>,
     /// Stress mode: clone every function that can be cloned, in random order from this seed, without a profile. If a program

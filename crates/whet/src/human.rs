@@ -41,6 +41,9 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
     if let Some(p) = &r.profile {
         let _ = write!(s, "\n  by a profile: {} of its functions used, {} stale, ", p.functions, p.stale);
         let _ = write!(s, "{} of other builds, {} left alone", p.foreign, p.refused);
+        if p.found_again > 0 {
+            let _ = write!(s, "; {} are of another build and were found again", p.found_again);
+        }
     }
     let _ = write!(s, "\n  redirects: {}", counts(&r.redirects));
     if r.skipped_redirects > 0 {

@@ -84,7 +84,9 @@ pub fn count_during(
         with_installer(&target, &Kin::default(), options, progress, |installer, found, samples, progress| {
             let first = match found {
                 Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
-                Found::Profiled(counted) => counted.map(|all| all.into_iter().map(|c| c.measured).collect()),
+                Found::Profiled(counted, _) => {
+                    counted.map(|all| all.into_iter().map(|c| c.measured).collect())
+                }
             };
             let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
             let counted = measured.chosen.into_iter().filter(|c| c.is_counted());

@@ -14,12 +14,13 @@ use crate::family::kin::Kin;
 use crate::plan::candidate::{Candidate, Counted};
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::samples::Samples;
-use crate::records::profile_store;
+use crate::records::profile_store::{self, Adapted};
 use crate::session::target::check_program;
 use crate::{Error, OptimizeOptions, Progress, Target};
 use emit::AddressMap;
 use image::{Image, ModuleId};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use tracee::Pid;
 
 /// The functions to clone: with counts from a profile, or without counts.
@@ -27,7 +28,7 @@ pub(crate) enum Found {
     /// They were chosen by samples, or for a random layout.
     Sampled(Candidates<Candidate>),
     /// A profile has them, with their counts.
-    Profiled(Candidates<Counted>),
+    Profiled(Candidates<Counted>, Arc<Adapted>),
 }
 
 /// Finds the functions of a target to clone and passes them to `then`. The target is untouched until then.
@@ -91,8 +92,9 @@ fn find(
     };
     Ok(match &options.profile {
         Some(profile) => {
-            let all = profile_store::candidates(program, pid, profile, options, only.as_ref())?;
-            Found::Profiled(usable(installer, all, options, samples, progress)?)
+            let adapted = Arc::new(profile_store::adapt(program, profile));
+            let all = profile_store::candidates(program, pid, &adapted, options, only.as_ref())?;
+            Found::Profiled(usable(installer, all, options, samples, progress)?, adapted)
         }
         None => {
             let all = candidates::choose(program, samples, options, only.as_ref())?;

@@ -80,7 +80,7 @@ pub(crate) fn count(
     let source = CountSource::decide(options, samples);
     let (mut counting, mut stacks) = (None, None);
     let measured = match (found, source) {
-        (Found::Profiled(candidates), _) => return Ok(Counts { candidates, source, counting, stacks }),
+        (Found::Profiled(candidates, _), _) => return Ok(Counts { candidates, source, counting, stacks }),
         (Found::Sampled(chosen), CountSource::BranchStacks) => {
             let (measured, report) = estimate::by_stacks(chosen, samples);
             stacks = Some(report);

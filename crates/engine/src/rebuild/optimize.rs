@@ -110,6 +110,10 @@ fn rebuild(
             let context = reuse::Context { target, samples, options, begun };
             return earlier.put_in_force(&context, program.image().main().extent, progress);
         }
+        let adapted = match &found {
+            Found::Profiled(_, adapted) => Some(adapted.clone()),
+            Found::Sampled(_) => None,
+        };
         let counts = source::count(installer, kin, found, samples, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;
         progress(Progress::LayingOut);
@@ -131,7 +135,7 @@ fn rebuild(
             source: source.name(samples),
             counting,
             stacks,
-            profile: options.profile.as_ref().map(|p| profile_store::used(program, p, &laid_out)),
+            profile: adapted.map(|a| profile_store::used(program, &a, &laid_out)),
             not_drawn: laid_out.not_drawn,
             spans: installer.spans.take(),
             in_force,

@@ -4,6 +4,8 @@
 mod apply;
 mod collapsed;
 mod loaded;
+mod other_build;
+mod pairs;
 mod pprof;
 mod record;
 mod show;
@@ -12,6 +14,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
+pub(crate) use other_build::{Adapted, adapt};
 pub(crate) use pprof::name_of;
 pub(crate) use record::{Taken, counted, take_down};
 pub use show::{ShownFunction, ShownModule, ShownPlace, ShownProfile, ShownSite, show_profile};

@@ -109,7 +109,7 @@ fn choose(
             let why = |e| Error::ProfileUnfit { pid, why: format!("it is malformed: {e}") };
             let profile: Profile = inputs.profile.parse().map_err(why)?;
             let options = OptimizeOptions { profile: Some(Arc::new(profile.clone())), ..options };
-            profile_store::candidates(program, pid, &profile, &options, None)?
+            profile_store::candidates(program, pid, &profile_store::adapt(program, &profile), &options, None)?
         }
     };
     let entry = |at: u64| program.entered_at(Avma(at));

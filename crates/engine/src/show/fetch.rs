@@ -114,8 +114,9 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
     let Ok(profile) = notes.profile.parse::<Profile>() else { return Ok(None) };
     let pristine = target.pristine();
     let program = Program::new(target.image()?, &pristine);
+    let adapted = profile_store::adapt(&program, &profile);
     let mut chosen =
-        match profile_store::candidates(&program, pid, &profile, &OptimizeOptions::default(), None) {
+        match profile_store::candidates(&program, pid, &adapted, &OptimizeOptions::default(), None) {
             Ok(candidates) => candidates.chosen,
             Err(Error::ProfileUnfit { .. }) => return Ok(None),
             Err(e) => return Err(e),

@@ -95,6 +95,7 @@ fn function(ours: &mut FunctionProfile, theirs: FunctionProfile) {
     let name = (ours.binding, std::mem::take(&mut ours.name)).max((theirs.binding, theirs.name));
     (ours.binding, ours.name) = name;
     ours.size = ours.size.max(theirs.size);
+    ours.shape = ours.shape.max(theirs.shape);
     add(&mut ours.samples, theirs.samples);
     sum(&mut ours.hits, theirs.hits);
     for (at, site) in theirs.sites {

@@ -52,7 +52,7 @@ impl std::str::FromStr for Profile {
         }
         match parser.stage {
             Stage::End => Ok(parser.profile),
-            Stage::Start => Err(early(lines, "no profile: its first line is `whet-profile 2`")),
+            Stage::Start => Err(early(lines, "no profile: its first line is `whet-profile 3`")),
             Stage::Inside => Err(early(lines, "the text is cut off: it ends with the line `end`")),
         }
     }
@@ -113,12 +113,13 @@ impl Parser {
                 self.version = version;
                 self.stage = Stage::Inside;
             }
-            (Stage::Start, _) => return Err(first.fault("no profile: expected `whet-profile 2`")),
+            (Stage::Start, _) => return Err(first.fault("no profile: expected `whet-profile 3`")),
             (Stage::End, _) => return Err(first.fault("expected nothing after `end`")),
             (Stage::Inside, "end") => self.stage = Stage::End,
             (Stage::Inside, "module") => self.module(tokens)?,
             (Stage::Inside, "function") => self.function(tokens)?,
             (Stage::Inside, "call") => self.call(first, tokens)?,
+            (Stage::Inside, "shape") => self.shape(first, tokens)?,
             (Stage::Inside, "hits") => self.hits(first, tokens)?,
             (Stage::Inside, "leads") => self.site(first, tokens, false)?,
             (Stage::Inside, "table") => self.site(first, tokens, true)?,
@@ -237,13 +238,24 @@ impl Parser {
         Ok(())
     }
 
-    /// Returns an error for a line that exists only from version 2 on, if the text has version 1.
-    fn since_second(&self, first: Token<'_>) -> Parsed<()> {
-        if self.version > 1 { Ok(()) } else { Err(first.fault("version 1 has no such line")) }
+    /// Returns an error for a line that exists only from version `since` on, if the text has an earlier one.
+    fn since(&self, since: u64, first: Token<'_>) -> Parsed<()> {
+        let fault = || first.fault(&format!("version {} has no such line", self.version));
+        if self.version >= since { Ok(()) } else { Err(fault()) }
+    }
+
+    fn shape(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
+        self.since(3, first)?;
+        let token = tokens.next("a hash")?;
+        let shape = hex(token.text).ok_or_else(|| token.fault("expected hexadecimal digits"))?;
+        if self.current(first)?.shape.replace(shape).is_some() {
+            return Err(first.fault("expected one shape of each function"));
+        }
+        Ok(())
     }
 
     fn hits(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>) -> Parsed<()> {
-        self.since_second(first)?;
+        self.since(2, first)?;
         let mut hits = BTreeMap::new();
         while !tokens.is_done() {
             let at = tokens.next("a distance")?;
@@ -260,7 +272,7 @@ impl Parser {
     }
 
     fn site(&mut self, first: Token<'_>, tokens: &mut Tokens<'_>, by_table: bool) -> Parsed<()> {
-        self.since_second(first)?;
+        self.since(2, first)?;
         let at = tokens.distance()?;
         tokens.keyword("of")?;
         let mut looks = Looks { all: tokens.number()?, saw: BTreeMap::new() };

@@ -67,6 +67,9 @@ fn write_function(f: &mut impl Write, key: FunctionKey, p: &FunctionProfile) -> 
         p.size,
         Text(&p.name)
     )?;
+    if let Some(shape) = p.shape {
+        writeln!(f, "shape {shape:016x}")?;
+    }
     if !p.hits.is_empty() {
         f.write_str("hits")?;
         p.hits.iter().try_for_each(|(at, n)| write!(f, " {} {n}", Distance(*at)))?;

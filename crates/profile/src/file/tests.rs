@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use testkit::Rng;
 
 const GOLDEN: &str = "\
-whet-profile 2
+whet-profile 3
 # How often code ran, by module (build-id) and function (stated address, hash of its graph). Read by whet.
 # A block: +START +LAST-INSTRUCTION COUNT, then +TO COUNT for each edge; distances from the entry in hexadecimal.
 # An indirect call (leads; table: by its virtual table): +WHERE of LOOKS, then ADDRESS[@BUILD-ID] LOOKS that saw it.
@@ -17,6 +17,7 @@ samples 100
 left-out 3
 module 0123456789abcdef some program
 function 0x1000 00000000000000ff counted entered 10 samples 60 size 0x40 global main
+shape 00000000000000aa
 hits +0 3 +10 57
 +0 +8 10 +10 10
 +10 +1c 1000 +10 990 +20 10
@@ -56,29 +57,29 @@ fn errors_name_line_and_column() {
     };
     let at = |line, column, message: &str| (line, column, message.to_owned());
     assert_eq!(
-        fault("whet-profile 2", "whet-profile 3"),
-        at(1, 14, "version 3 is not known, only those up to 2")
+        fault("whet-profile 3", "whet-profile 4"),
+        at(1, 14, "version 4 is not known, only those up to 3")
     );
     assert_eq!(
         fault("hits +0 3 +10 57", "hits"),
-        at(14, 1, "expected some blocks, once for each function, not \"hits\"")
+        at(15, 1, "expected some blocks, once for each function, not \"hits\"")
     );
-    assert_eq!(fault("of 101 0x1100", "101 0x1100"), at(20, 11, "expected `of`, not \"101\""));
-    assert_eq!(fault("+10 990", "+10 x990"), at(16, 18, "expected a number below 2^64, not \"x990\""));
-    assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(16, 25, "expected a number"));
-    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(16, 22, "an edge is listed once, not \"+10\""));
+    assert_eq!(fault("of 101 0x1100", "101 0x1100"), at(21, 11, "expected `of`, not \"101\""));
+    assert_eq!(fault("+10 990", "+10 x990"), at(17, 18, "expected a number below 2^64, not \"x990\""));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +20"), at(17, 25, "expected a number"));
+    assert_eq!(fault("+10 990 +20 10", "+10 990 +10 1"), at(17, 22, "an edge is listed once, not \"+10\""));
     assert_eq!(fault("runs 2", "runs 2 3"), at(6, 8, "expected the end of the line"));
     assert_eq!(
         fault("runs 2", "runs 2\nruns 2"),
         at(7, 1, "expected once, before the modules, not \"runs\"")
     );
     assert_eq!(fault("0x5000@aa", "0x5000@a"), {
-        at(19, 17, "expected a build-id: an even number of hexadecimal digits, not \"a\"")
+        at(20, 17, "expected a build-id: an even number of hexadecimal digits, not \"a\"")
     });
-    assert_eq!(fault("end\n", ""), at(26, 1, "the text is cut off: it ends with the line `end`"));
-    assert_eq!(fault("end\n", "end\nend\n"), at(27, 1, "expected nothing after `end`, not \"end\""));
+    assert_eq!(fault("end\n", ""), at(27, 1, "the text is cut off: it ends with the line `end`"));
+    assert_eq!(fault("end\n", "end\nend\n"), at(28, 1, "expected nothing after `end`, not \"end\""));
     assert_eq!(fault("module aa", "module 0123456789abcdef"), {
-        at(25, 8, "a module is listed once, not \"0123456789abcdef\"")
+        at(26, 8, "a module is listed once, not \"0123456789abcdef\"")
     });
     let e = Profile::read(b"whet-profile 1\nexe \xc3\xa4\xff").unwrap_err();
     assert_eq!((e.line, e.column), (2, 6));
@@ -89,12 +90,12 @@ fn errors_name_line_and_column() {
 /// A file of version 1 is read as it was meant; keywords of version 2 are errors in it.
 #[test]
 fn the_first_version_is_read() {
-    let first = |line: &&str| !["hits ", "leads ", "table "].iter().any(|w| line.starts_with(w));
+    let first = |line: &&str| !["shape ", "hits ", "leads ", "table "].iter().any(|w| line.starts_with(w));
     let old: String = GOLDEN.lines().filter(first).map(|l| format!("{l}\n")).collect();
-    let old = old.replacen("whet-profile 2", "whet-profile 1", 1);
+    let old = old.replacen("whet-profile 3", "whet-profile 1", 1);
     let mut now = golden();
     for f in now.modules.values_mut().flat_map(|m| m.functions.values_mut()) {
-        (f.hits, f.sites) = Default::default();
+        (f.shape, f.hits, f.sites) = Default::default();
     }
     assert_eq!(old.parse(), Ok(now));
     let stayed = |text: &str| text.replacen("counted entered", "stayed entered", 1).parse::<Profile>();
@@ -104,13 +105,24 @@ fn the_first_version_is_read() {
     assert_eq!(line.message, "version 1 has no such line, not \"leads\"");
 }
 
+/// A file of version 2 has no shapes.
+#[test]
+fn the_second_version_is_read() {
+    let old = GOLDEN.replacen("whet-profile 3", "whet-profile 2", 1);
+    assert_eq!(old.parse::<Profile>().unwrap_err().message, "version 2 has no such line, not \"shape\"");
+    let old = old.replacen("shape 00000000000000aa\n", "", 1);
+    let mut now = golden();
+    now.modules.values_mut().flat_map(|m| m.functions.values_mut()).for_each(|f| f.shape = None);
+    assert_eq!(old.parse(), Ok(now));
+}
+
 /// A one-second form of the fuzz target: any bytes are parsed without a panic, and a profile that was read is
 /// written back the same.
 #[test]
 fn any_text_is_read_or_refused() {
     let words = [
-        "+", "-", "0x", "function", "module", "call", "leads", "table", "hits", "of", "stayed", "\n", " ",
-        "ff", "9", "end", "counted", "é", "\u{b}",
+        "+", "-", "0x", "function", "module", "call", "leads", "table", "shape", "hits", "of", "stayed",
+        "\n", " ", "ff", "9", "end", "counted", "é", "\u{b}",
     ];
     arbtest::arbtest(|u| {
         let mut text = if u.ratio(1, 8)? { String::new() } else { GOLDEN.to_owned() };

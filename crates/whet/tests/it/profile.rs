@@ -136,6 +136,48 @@ fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
     }
 }
 
+/// Returns a build of a guest under the name that all its builds have.
+fn build_named(source: &str, flags: &[&str]) -> PathBuf {
+    let folder = scratch("build");
+    std::fs::create_dir(&folder).unwrap();
+    let program = folder.join("guest");
+    std::fs::rename(build_with(source, flags).unwrap(), &program).unwrap();
+    program
+}
+
+/// In the second build all functions lie elsewhere.
+#[test]
+fn another_build_starts_warm() {
+    let (file, plain) = profile_of(&build_named("cases.c", &["-DBUILD=1"]));
+    let program = build_named("cases.c", &["-DBUILD=2", "-falign-functions=256"]);
+    let guest = Guest::working(&program, &["threads"], 2);
+    let report = optimize(&guest, &file).exits(0).json();
+    let used = &report["profile"];
+    let figures = ["functions", "found_again", "foreign", "stale"].map(|name| used[name].as_u64().unwrap());
+    assert_eq!(figures, [2, 2, 0, 0], "{report}");
+    guest.progresses(2);
+    // What the target keeps is of its own build.
+    let again = scratch("profile");
+    export(&guest.arg(), &again, &[]);
+    let [old, new] = [&file, &again].map(|f| std::fs::read_to_string(f).unwrap());
+    let module = |text: &str| text.lines().find(|l| l.starts_with("module ")).unwrap().to_owned();
+    assert_ne!(module(&old), module(&new));
+    let shapes = |text: &str| {
+        let mut all: Vec<_> = text.lines().filter(|l| l.starts_with("shape ")).map(str::to_owned).collect();
+        all.sort();
+        all
+    };
+    assert_eq!((shapes(&old), shapes(&old).len()), (shapes(&new), 2));
+    assert_eq!(output_of(guest), plain);
+
+    // Without the shapes the second build is another program.
+    let without: String =
+        old.lines().filter(|l| !l.starts_with("shape ")).map(|l| format!("{l}\n")).collect();
+    std::fs::write(&file, without).unwrap();
+    let guest = Guest::working(&program, &["threads"], 1);
+    assert_eq!(error_of(&optimize(&guest, &file).exits(7)).0, "profile_unfit");
+}
+
 #[test]
 fn profiles_that_do_not_fit_are_not_used() {
     let (file, _) = profile_of(&build("cases.c"));
@@ -174,7 +216,7 @@ fn what_is_no_profile_is_refused_by_line_and_column() {
     let cases = [
         (text.replacen("entered ", "entered x", 1), "line 12, column "),
         (text.replace("end\n", ""), "the text is cut off"),
-        (text.replacen("whet-profile 2", "whet-profile 9", 1), "line 1, column 14: version 9 is not known"),
+        (text.replacen("whet-profile 3", "whet-profile 9", 1), "line 1, column 14: version 9 is not known"),
         ("\u{7f}ELF".to_owned(), "line 1, column 1"),
     ];
     for (text, why) in cases {

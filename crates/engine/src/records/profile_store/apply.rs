@@ -1,6 +1,7 @@
 //! Makes candidates from a profile, without sampling or counting.
 
 use super::loaded::{Loaded, loaded};
+use super::other_build::Adapted;
 use super::sites;
 use crate::analyse::program::{FuncId, Program};
 use crate::base::parallel;
@@ -25,25 +26,28 @@ pub struct ProfileUse {
     pub stale: usize,
     /// Functions that are now left alone for another reason.
     pub refused: usize,
-    /// Functions of modules of another build, or of modules that are not loaded.
+    /// Functions of another build that were found again in this one, by their instructions.
+    #[serde(default)]
+    pub found_again: usize,
+    /// Functions of modules of another build that were not found again, or of modules that are not loaded.
     pub foreign: usize,
     /// These modules, with the build id in the profile.
     pub foreign_modules: Vec<String>,
 }
 
-/// Returns the profile's functions that are unchanged in the process, with their counts. With `only`, returns
-/// only the given ones.
+/// Returns the functions of an adapted profile that are unchanged in the process, with their counts. With
+/// `only`, returns only the given ones.
 ///
 /// # Errors
 /// Returns [`Error::ProfileUnfit`] if there is none.
 pub(crate) fn candidates(
     program: &Program<'_>,
     pid: Pid,
-    profile: &Profile,
+    adapted: &Adapted,
     options: &OptimizeOptions,
     only: Option<&FxHashSet<FuncId>>,
 ) -> Result<Candidates<Counted>, Error> {
-    let mut tame = profile.clone();
+    let mut tame = adapted.profile.clone();
     tame.tame();
     let mut found: Vec<(FuncId, FunctionKey, &FunctionProfile)> = each(program, &tame)
         .filter_map(|(key, f, id)| Some((id?, key, f)))
@@ -81,7 +85,7 @@ pub(crate) fn candidates(
         }
     }
     if out.chosen.is_empty() {
-        return Err(Error::ProfileUnfit { pid, why: why_unfit(program, profile, &out) });
+        return Err(Error::ProfileUnfit { pid, why: why_unfit(program, adapted, &out) });
     }
     Ok(out)
 }
@@ -120,13 +124,14 @@ fn each<'a>(
 /// Counts how each function of a profile was used.
 pub(crate) fn used<F: AsRef<Candidate>>(
     program: &Program<'_>,
-    profile: &Profile,
+    adapted: &Adapted,
     candidates: &Candidates<F>,
 ) -> ProfileUse {
+    let Adapted { profile, found_again } = adapted;
     let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.as_ref().id).collect();
     let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
     let loaded = loaded(program);
-    let mut out = ProfileUse::default();
+    let mut out = ProfileUse { found_again: *found_again, ..ProfileUse::default() };
     for (build_id, module) in profile.modules.iter().filter(|(id, _)| !loaded.contains_key(id)) {
         out.foreign += module.functions.len();
         out.foreign_modules.push(format!("{} {build_id}", module.name));
@@ -143,15 +148,12 @@ pub(crate) fn used<F: AsRef<Candidate>>(
 }
 
 /// Returns why a profile cannot be used for a process.
-fn why_unfit(program: &Program<'_>, profile: &Profile, candidates: &Candidates<Counted>) -> String {
-    let used = used(program, profile, candidates);
-    if used.foreign < profile.functions() {
+fn why_unfit(program: &Program<'_>, adapted: &Adapted, candidates: &Candidates<Counted>) -> String {
+    let (used, functions) = (used(program, adapted, candidates), adapted.profile.functions());
+    if used.foreign < functions {
         return format!(
             "of its {} functions {} are not what they were, {} are left alone, {} are of other builds",
-            profile.functions(),
-            used.stale,
-            used.refused,
-            used.foreign
+            functions, used.stale, used.refused, used.foreign
         );
     }
     let main = program.image().main();

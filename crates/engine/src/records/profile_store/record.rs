@@ -108,6 +108,7 @@ fn function(program: &Program<'_>, c: &Counted) -> FunctionProfile {
         (false, None) => Origin::Inferred,
     };
     f.samples = c.samples;
+    f.shape = c.analysed.text.first().map(|(_, code)| profile::shape(code));
     let sampled = cfg.blocks.iter().zip(&c.hits).filter(|(_, n)| **n > 0);
     f.hits = sampled.map(|(b, &n)| (b.range.start.distance(cfg.entry), n)).collect();
     f.sites = sites::take_down(program, c);
