@@ -122,6 +122,8 @@ fn rebuild(
         let profile = profile_store::take_down(program, &candidates.chosen, options, &taken);
         let laid_out = candidates.map(|counted| lay_out(program, counted, options.style()));
         options.interrupt.check()?;
+        // The time of clones that count belongs to the counting.
+        drop(installer.spans.take());
         progress(Progress::Building);
         let now = &Target::open(target.process.pid())?;
         let basis = Basis { program, laid_out: &laid_out, samples, options, now };
