@@ -102,3 +102,22 @@ fn whole_numbers_add_up() {
     );
     assert_eq!(divide(0, &[3, 4]), [0, 0]);
 }
+
+/// Nine layers of four functions, each called by all of the layer before: 262,144 stacks lead to the last layer.
+#[test]
+fn the_number_of_stacks_is_limited() {
+    let mut text = String::from("whet-profile 2\nexe /usr/bin/a\nmodule aa a\n");
+    for i in 0..36 {
+        let (at, next) = (0x1000 * (i + 1), (i / 4 + 1) * 4);
+        text += &format!("function {at:#x} 1 counted entered 400 samples 0 size 0x100 none\n+0 +40 100\n");
+        for callee in (next..next + 4).filter(|c| *c < 36) {
+            text += &format!("call +{:x} {:#x} 100\n", 8 * (callee - next), 0x1000 * (callee + 1));
+        }
+    }
+    let profile: Profile = (text + "end\n").parse().unwrap();
+    let graph = CallGraph::of(&profile);
+    let samples: Vec<u64> = (0..36).map(|i| if i < 32 { 0 } else { 1 << 40 }).collect();
+    let stacks = graph.stacks(&samples);
+    assert!(stacks.len() > 4 && stacks.len() <= 20_000 + 36, "{} stacks", stacks.len());
+    assert_eq!(stacks.iter().map(|s| s.1).sum::<u64>(), 4 << 40);
+}
