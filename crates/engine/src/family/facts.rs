@@ -31,7 +31,8 @@ fn fact(pid: Pid) -> Option<Fact> {
     })
 }
 
-/// Returns what all members of a process's family have in common; `None` as for [`program`].
+/// Returns what all members of a process's family have in common; `None` if the process has ended or may not be
+/// read.
 #[must_use]
 pub fn kind(pid: Pid) -> Option<Kind> {
     let task = living(pid)?;
