@@ -144,7 +144,9 @@ impl<'a> CallGraph<'a> {
     #[must_use]
     pub fn stacks(&self, samples: &[u64]) -> Vec<EstimatedStack> {
         let mut out = Vec::new();
-        let least = (sum(samples.iter().copied()) / FINEST).max(1);
+        // A sum that saturates would make the parts too small, and the stacks too many.
+        let all: u128 = samples.iter().map(|&n| u128::from(n)).sum();
+        let least = u64::try_from(all / u128::from(FINEST)).unwrap_or(u64::MAX).max(1);
         for (f, &n) in samples.iter().enumerate().take(self.nodes.len()) {
             let mut stack = vec![f];
             self.climb(&mut stack, n, least, &mut out);

@@ -120,4 +120,7 @@ fn the_number_of_stacks_is_limited() {
     let stacks = graph.stacks(&samples);
     assert!(stacks.len() > 4 && stacks.len() <= 20_000 + 36, "{} stacks", stacks.len());
     assert_eq!(stacks.iter().map(|s| s.1).sum::<u64>(), 4 << 40);
+    // A sum of samples beyond 64 bits does not make the parts smaller.
+    let stacks = graph.stacks(&[u64::MAX; 36]);
+    assert!(stacks.len() > 36 && stacks.len() <= 20_000 + 36, "{} stacks", stacks.len());
 }

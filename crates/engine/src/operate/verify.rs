@@ -61,7 +61,12 @@ pub fn verify(pid: Pid) -> Result<VerifyReport, Error> {
     if first.as_ref().is_ok_and(|r| r.identical) {
         return first;
     }
-    let Ok(process) = Process::open(pid) else { return first };
+    let process = match Process::open(pid) {
+        Ok(process) => process,
+        // It ended meanwhile, so its memory could not be read.
+        Err(ended) if first.is_err() => return Err(ended.into()),
+        Err(_) => return first,
+    };
     match lock::keep_others_out(&process) {
         Ok(_lock) => verify_now(pid),
         Err(e @ Error::Locked { .. }) => Err(e),

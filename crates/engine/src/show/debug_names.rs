@@ -12,7 +12,6 @@ use profile::{BuildId, Profile};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use tracee::Pid;
 
@@ -101,7 +100,11 @@ fn fetch(id: &BuildId) -> Option<OnDisk> {
         .output()
         .ok()?;
     let path = std::str::from_utf8(&answer.stdout).ok()?.trim();
-    let file = File::open(Path::new(path)).ok().filter(|_| answer.status.success())?;
+    // Opening a pipe would wait for its other end.
+    if !answer.status.success() || !std::fs::metadata(path).is_ok_and(|m| m.is_file()) {
+        return None;
+    }
+    let file = File::open(path).ok()?;
     let size = file.metadata().ok()?.len();
     Some(OnDisk { file, size })
 }

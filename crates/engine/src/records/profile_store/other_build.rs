@@ -33,18 +33,19 @@ struct Moved {
 /// Where functions of old builds are now.
 type Places = FxHashMap<(BuildId, Svma), (BuildId, Svma)>;
 
-/// Returns a profile in which functions of builds that are not loaded are those of loaded builds of the same
-/// file name, where they can be found by their shape.
+/// Returns a profile in which functions of a build that is not loaded are those of the loaded build of the same
+/// file name, where they can be found by their shape. If the profile has several such builds of one file, the one
+/// with most samples is used.
 pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
     let loaded = loaded(program);
-    let moves: Vec<Moved> = profile
-        .modules
+    let moves: Vec<Moved> = loaded
         .iter()
-        .filter(|(old, _)| !loaded.contains_key(old))
-        .filter_map(|(old, module)| {
-            let (new, now) = successor(program, &loaded, profile, module)?;
-            let functions = find(program, now, module);
-            Some(Moved { old: old.clone(), new, functions })
+        // A build that the profile knows itself needs no other build's counts.
+        .filter(|(new, _)| !profile.modules.contains_key(new))
+        .filter_map(|(new, &module)| {
+            let (old, counted) = predecessor(program, &loaded, profile, module)?;
+            let functions = find(program, module, counted);
+            Some(Moved { old: old.clone(), new: new.clone(), functions })
         })
         .collect();
     let place = |f: FuncId| program.module_image(f).bias.svma(program.extent(f).entry);
@@ -60,20 +61,18 @@ pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
     adapted
 }
 
-/// Returns the loaded build of an old build's file. A build that the profile knows
-/// itself needs no other build's counts.
-fn successor(
+/// Returns the profile's build of a loaded module's file that is not loaded itself.
+fn predecessor<'a>(
     program: &Program<'_>,
     loaded: &Loaded,
-    profile: &Profile,
-    old: &ModuleProfile,
-) -> Option<(BuildId, ModuleId)> {
-    let is_new = |(build, module): &(&BuildId, &ModuleId)| {
-        let name = program.image().module(**module).file_name();
-        !profile.modules.contains_key(build) && name.is_some_and(|name| name == old.name)
-    };
-    let (build, &module) = loaded.iter().filter(is_new).min_by_key(|(build, _)| *build)?;
-    Some((build.clone(), module))
+    profile: &'a Profile,
+    module: ModuleId,
+) -> Option<(&'a BuildId, &'a ModuleProfile)> {
+    let name = program.image().module(module).file_name()?;
+    let olds = profile.modules.iter().filter(|(id, old)| old.name == name && !loaded.contains_key(id));
+    let samples =
+        |m: &ModuleProfile| m.functions.values().fold(0, |sum: u64, f| sum.saturating_add(f.samples));
+    olds.max_by_key(|(_, old)| samples(old))
 }
 
 /// Finds the functions of an old build in a loaded module.
@@ -126,13 +125,8 @@ fn carry(program: &Program<'_>, moved: &Moved, loaded: &Loaded, places: &Places,
     }
     let new = adapted.profile.modules.entry(moved.new.clone()).or_default();
     new.name = old.name;
-    for (_, key, f) in carried {
-        // Of two old builds, the first has the function.
-        new.functions.entry(key).or_insert_with(|| {
-            adapted.found_again += 1;
-            f
-        });
-    }
+    adapted.found_again += carried.len();
+    new.functions.extend(carried.into_iter().map(|(_, key, f)| (key, f)));
 }
 
 /// Returns where a place of an old build is now; `None` if that is not known.

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 /// The size from which a function that alone has its shape is surely the same one, in bytes. Short functions
 /// are often alike by chance.
 const SURE: u64 = 64;
+/// To how many functions of its shape an old function is compared: those nearest to its expected address. A bound
+/// for profiles with thousands of functions of one shape.
+const NEAREST: usize = 8;
 
 /// What is known of a function in one build.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +54,16 @@ pub(super) fn pair(olds: &[Function<'_>], news: &[Function<'_>]) -> Vec<(usize, 
         .map(|(o, n)| (o.at, n.at.0.wrapping_sub(o.at.0).cast_signed()))
         .collect();
     let mut near: Vec<(u64, usize, usize)> = Vec::new();
-    for (old, new) in alike.into_values() {
+    for (old, mut new) in alike.into_values() {
+        new.sort_unstable_by_key(|&n| news[n].at);
         for &o in &old {
             let at = olds[o].at;
             let before = moved.range(..=at).next_back();
             let Some((_, by)) = before.or_else(|| moved.range(at..).next()) else { continue };
             let expected = at.0.wrapping_add_signed(*by);
-            near.extend(new.iter().map(|&n| (news[n].at.0.abs_diff(expected), o, n)));
+            let next = new.partition_point(|&n| news[n].at.0 < expected);
+            let around = &new[next.saturating_sub(NEAREST)..(next + NEAREST).min(new.len())];
+            near.extend(around.iter().map(|&n| (news[n].at.0.abs_diff(expected), o, n)));
         }
     }
     near.sort_unstable();
@@ -80,17 +86,30 @@ fn by_name(
     new: &mut Vec<usize>,
     pairs: &mut Vec<(usize, usize)>,
 ) {
-    let only = |all: &[Function<'_>], of: &[usize], name: &str| {
-        let mut with = of.iter().copied().filter(|&i| all[i].name == name);
-        with.next().filter(|_| !name.is_empty() && with.next().is_none())
+    let (named_olds, named_news) = (unique_names(olds, old), unique_names(news, new));
+    let partner = |o: usize| {
+        let name = olds[o].name;
+        named_olds.get(name)?.and(named_news.get(name).copied()?)
     };
-    let named: Vec<(usize, usize)> = old
-        .iter()
-        .filter_map(|&o| Some((only(olds, old, olds[o].name)?, only(news, new, olds[o].name)?)))
-        .collect();
-    old.retain(|o| !named.iter().any(|p| p.0 == *o));
-    new.retain(|n| !named.iter().any(|p| p.1 == *n));
-    pairs.extend(named);
+    let mut taken = FxHashSet::default();
+    old.retain(|&o| match partner(o) {
+        Some(n) => {
+            taken.insert(n);
+            pairs.push((o, n));
+            false
+        }
+        None => true,
+    });
+    new.retain(|n| !taken.contains(n));
+}
+
+/// Returns the functions by name; `None` for a name that several have.
+fn unique_names<'a>(all: &[Function<'a>], of: &[usize]) -> FxHashMap<&'a str, Option<usize>> {
+    let mut names: FxHashMap<&str, Option<usize>> = FxHashMap::default();
+    for &i in of.iter().filter(|&&i| !all[i].name.is_empty()) {
+        names.entry(all[i].name).and_modify(|only| *only = None).or_insert(Some(i));
+    }
+    names
 }
 
 #[cfg(test)]
@@ -140,6 +159,23 @@ mod tests {
         // The short one has moved far; the long one has stayed.
         let news = [f(0x9100, 8, 1, ""), f(0x200, 8, 7, ""), f(0x9200, 8, 7, ""), f(0x300, 80, 2, "")];
         assert_eq!(pair(&olds, &news), [(0, 0), (1, 1), (2, 3)]);
+    }
+
+    /// Ten thousand functions of one shape on both sides, with names and without: each finds its own.
+    #[test]
+    fn many_functions_of_one_shape() {
+        let names: Vec<String> = (0..10_000).map(|i| format!("f{i}")).collect();
+        let all = |from: u64, named: bool| {
+            let name = |i: usize| if named { names[i].as_str() } else { "" };
+            let one = |(i, at): (usize, u64)| f(from + at, 80, 1, name(i));
+            let mut all: Vec<Function<'_>> = (0..10_000).zip((0..).step_by(96)).map(one).collect();
+            all.push(f(from + 0xffff_ff00, 80, 2, ""));
+            all
+        };
+        for named in [false, true] {
+            let pairs = pair(&all(0x1000, named), &all(0x9000, named));
+            assert!(pairs.len() == 10_001 && pairs.iter().all(|(o, n)| o == n));
+        }
     }
 
     #[test]
