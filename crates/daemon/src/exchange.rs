@@ -7,9 +7,8 @@
 //! priority.
 
 use crate::config::Fleet;
-use crate::machine::Job;
 use crate::store::{Store, write_lightly, write_whole};
-use crate::supervisor::Daemon;
+use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use fleet::{Build, BuildReport, Class, Digest, HostReport, Keys, Program, Purpose, Refused, Taken, Vote};
 use std::collections::{BTreeMap, HashMap};
@@ -182,10 +181,13 @@ impl Exchange {
 }
 
 impl Daemon {
-    /// Returns whether a target with this build id and program file can be started warm.
-    pub(crate) fn has_profile(&self, build: Option<&str>, exe: &str) -> bool {
-        build.is_some_and(|b| self.store.profile(b).exists() || self.exchange.usable(b).is_some())
-            || self.store.profile_of_program(exe).is_some()
+    /// Returns the profile that a target would be started warm from, and its digest if it is an aggregate: the
+    /// host's own profile of the build, else the fleet's, else one of another build of the program.
+    pub(crate) fn warm_profile(&self, entry: &Entry) -> Option<(PathBuf, Option<Digest>)> {
+        let build = entry.build_id.as_deref()?;
+        let own = Some(self.store.profile(build)).filter(|path| path.exists());
+        let fleets = || self.exchange.usable(build).map(|(path, digest)| (path, Some(digest)));
+        own.map(|path| (path, None)).or_else(fleets).or_else(|| Some((entry.other_build.clone()?, None)))
     }
 
     /// Exchanges profiles with the spool folder. A file that cannot be written is logged once; nothing else
@@ -204,22 +206,9 @@ impl Daemon {
                 warn!("{why}; the work goes on without");
             }
         }
-        let has: HashMap<&String, bool> =
-            builds.iter().map(|(b, exe)| (b, self.has_profile(Some(b), exe))).collect();
-        for entry in self.targets.values_mut() {
-            entry.life.has_profile =
-                entry.build_id.as_ref().is_some_and(|b| has.get(b).copied().unwrap_or(false));
-        }
-    }
-
-    /// Notes which aggregate a rebuild starts from.
-    pub(crate) fn note_aggregate(&mut self, id: Identity, job: Job) {
-        let Job::Optimize { fresh } = job else { return };
-        let Some(build) = self.targets.get(&id.pid).and_then(|e| e.build_id.clone()) else { return };
-        let own = fresh || self.store.profile(&build).exists();
-        let aggregate = self.exchange.usable(&build).filter(|_| !own).map(|(_, digest)| digest);
-        if let Some(entry) = self.targets.get_mut(&id.pid) {
-            entry.aggregate = aggregate;
+        let has: Vec<bool> = self.targets.values().map(|e| self.warm_profile(e).is_some()).collect();
+        for (entry, has) in self.targets.values_mut().zip(has) {
+            entry.life.has_profile = has;
         }
     }
 

@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(members.see(&look(5.0, &[1.5]), 3 * s), 50.0);
         // The child has ended, and the parent has waited for it: 0.5 s more since then.
         assert_eq!(members.see(&look(7.0, &[0.0]), 4 * s), 50.0);
-        // A child that nobody waited for takes its time with it.
+        // The CPU time of a child that its parent never waits for is lost with the child.
         assert_eq!(members.see(&look(6.0, &[0.0]), 5 * s), 0.0);
     }
 }

@@ -70,7 +70,15 @@ impl Daemon {
     }
 
     fn start(&mut self, id: Identity, job: Job) {
-        self.note_aggregate(id, job);
+        let mut warm = None;
+        if let Job::Optimize { fresh } = job {
+            let profile = self.targets.get(&id.pid).filter(|_| !fresh).and_then(|e| self.warm_profile(e));
+            let (path, aggregate) = profile.unzip();
+            warm = path;
+            if let Some(entry) = self.targets.get_mut(&id.pid) {
+                entry.aggregate = aggregate.flatten();
+            }
+        }
         let profiling = &self.config.profile;
         let entry = self.targets.get(&id.pid);
         let build_id = entry.and_then(|e| e.build_id.as_ref());
@@ -86,8 +94,7 @@ impl Daemon {
             code_cache: profiling.code_cache,
             judging: self.config.harm.within.0,
             profile: build_id.map(|id| self.store.profile(id)),
-            aggregate: build_id.and_then(|id| self.exchange.usable(id)).map(|(path, _)| path),
-            other_build: self.targets.get(&id.pid).and_then(|e| self.store.profile_of_program(&e.exe)),
+            warm,
             bad_layout: self.bad_layout,
         };
         let limit = match job {
@@ -151,8 +158,7 @@ impl Daemon {
             let judged = matches!(outcome, Outcome::Judged(Some(_), _));
             self.tell(id.pid, Event::Ended(outcome));
             self.vote(id, fell_back, judged);
-            let has_profile =
-                self.targets.get(&id.pid).is_some_and(|e| self.has_profile(e.build_id.as_deref(), &e.exe));
+            let has_profile = self.targets.get(&id.pid).is_some_and(|e| self.warm_profile(e).is_some());
             if let Some(entry) = self.targets.get_mut(&id.pid) {
                 entry.members.end(job, engine::start_ticks());
                 entry.life.has_profile = has_profile;

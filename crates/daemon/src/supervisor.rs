@@ -78,6 +78,8 @@ pub(crate) struct Entry {
     /// Its family, of which it is the parent.
     pub(crate) members: Members,
     pub(crate) build_id: Option<String>,
+    /// The profile of another build of its program that was kept when it was first seen.
+    pub(crate) other_build: Option<PathBuf>,
     /// The fleet's aggregate by which it was started warm.
     pub(crate) aggregate: Option<fleet::Digest>,
     /// The content of its journal at the last reading; `None` without a journal.
@@ -361,19 +363,20 @@ impl Daemon {
             let memory = self.known.remove(&s.id).or_else(|| former.remove(&s.id)).or_else(inherited);
             let build_id = engine::build_id(Pid(pid));
             let mut life = Target::new(now, memory);
-            life.has_profile = self.has_profile(build_id.as_deref(), &s.exe);
             life.lot = crate::rollout::lot(s.id);
-            let entry = Entry {
+            let mut entry = Entry {
                 id: s.id,
                 exe: s.exe.clone(),
                 life,
                 members: Members::default(),
                 build_id,
+                other_build: self.store.profile_of_program(&s.exe),
                 aggregate: None,
                 held: None,
                 stops: Tally::default(),
                 journal_at: None,
             };
+            entry.life.has_profile = self.warm_profile(&entry).is_some();
             self.targets.insert(pid, entry);
         }
         let cpu_percent =

@@ -45,12 +45,10 @@ pub struct Order {
     pub code_cache: CodeCache,
     /// The time for a comparison.
     pub judging: Duration,
-    /// The file of the profile of the target's build. The worker reads and writes it.
+    /// The file for the profile of the target's build, which the worker writes.
     pub profile: Option<PathBuf>,
-    /// The file of the fleet's profile of the build, for when the other one does not exist. The worker reads it.
-    pub aggregate: Option<PathBuf>,
-    /// The file of a profile of another build of the same program, for when neither exists. The worker reads it.
-    pub other_build: Option<PathBuf>,
+    /// The file of the profile to start from without sampling and counting.
+    pub warm: Option<PathBuf>,
     /// For tests: lay out everything at random, which does harm.
     pub bad_layout: bool,
 }
@@ -192,9 +190,7 @@ impl Order {
             let bad = OptimizeOptions { shuffle: Some(1), counting: None, ..cold };
             return self.optimize_by(&bad).map(|r| r.0);
         }
-        let files = [&self.profile, &self.aggregate, &self.other_build];
-        let kept = files.into_iter().flatten().find(|p| !fresh && p.exists());
-        if let Some(path) = kept {
+        if let Some(path) = self.warm.as_deref().filter(|p| p.exists()) {
             match engine::read_profile(path) {
                 Ok(profile) => {
                     let warm = OptimizeOptions { profile: Some(Arc::new(profile)), ..cold.clone() };

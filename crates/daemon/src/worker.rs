@@ -205,8 +205,7 @@ mod tests {
             code_cache: engine::CodeCache::default(),
             judging: Duration::ZERO,
             profile: None,
-            aggregate: None,
-            other_build: None,
+            warm: None,
             bad_layout: false,
         }
     }

@@ -1,4 +1,5 @@
-//! Who calls whom, and how often: estimated call stacks of samples that have none.
+//! The graph of calls between functions, with the number of each call, and call stacks that are estimated from
+//! it for samples without stacks.
 //!
 //! Samples of a profile name a function and no callers. The counts of calls are exact, so they say by which
 //! callers a function is entered, and how often. Under the assumption that a call of a function costs the same

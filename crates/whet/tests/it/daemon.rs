@@ -136,7 +136,7 @@ pub(crate) fn own_copy(source: &str) -> PathBuf {
     program
 }
 
-fn finish(guest: Guest, program: &Path) {
+pub(crate) fn finish(guest: Guest, program: &Path) {
     let (code, signal, _) = guest.finish();
     assert_eq!((code, signal), (Some(0), None));
     fs::remove_file(program).unwrap();

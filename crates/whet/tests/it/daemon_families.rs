@@ -1,10 +1,10 @@
 //! The daemon and families: a parent with its workers is one target.
 
-use crate::daemon::{Daemon, own_copy};
+use crate::daemon::{Daemon, finish, own_copy};
 use crate::support::{Guest, changed_text, skip, wait_until, whet};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// How many workers live long.
 const WORKERS: usize = 3;
@@ -34,12 +34,6 @@ fn all_are(guest: &Guest, state: &str) {
     wait_until(state, || family("status", guest.pid())["states"] == json!({ state: WORKERS }));
     guest.progresses(1);
     assert_eq!(family("verify", guest.pid())["identical"], true);
-}
-
-fn finish(guest: Guest, program: &Path) {
-    let (code, signal, _) = guest.finish();
-    assert_eq!((code, signal), (Some(0), None));
-    fs::remove_file(program).unwrap();
 }
 
 #[test]
