@@ -81,6 +81,12 @@ impl Symbols {
         self.function_at(at).map(|s| s.name)
     }
 
+    /// Returns the symbol of the function that starts at `at`.
+    #[must_use]
+    pub fn function_starting_at(&self, at: Avma) -> Option<Symbol<'_>> {
+        self.function_at(at).filter(|s| s.at == at)
+    }
+
     /// Works like [`Symbols::name_at`] and returns the whole symbol.
     #[must_use]
     pub fn function_at(&self, at: Avma) -> Option<Symbol<'_>> {

@@ -103,7 +103,7 @@ impl ModuleCode {
             })
             .collect();
         let plt: Vec<AvmaRange> = module.plt.iter().map(|p| p.range).collect();
-        let exact = |at: Avma| module.symbols.function_at(at).filter(|s| s.at == at).map(|s| s.name);
+        let exact = |at: Avma| module.symbols.function_starting_at(at).map(|s| s.name);
         let starts: Vec<Avma> = module.symbols.iter().filter(|s| s.kind.is_code()).map(|s| s.at).collect();
         let symbols_in = |range: AvmaRange| {
             let from = starts.partition_point(|&s| s < range.start);

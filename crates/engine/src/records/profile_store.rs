@@ -14,6 +14,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
+pub(crate) use loaded::loaded;
 pub(crate) use other_build::{Adapted, adapt};
 pub(crate) use pprof::name_of;
 pub(crate) use record::{Taken, counted, take_down};

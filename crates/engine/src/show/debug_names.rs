@@ -6,6 +6,7 @@
 //! build-id of the module.
 
 use crate::Target;
+use crate::records::profile_store::loaded;
 use addr::Avma;
 use image::{FileParts, Files, Image, Mapping};
 use profile::{BuildId, Profile};
@@ -37,8 +38,7 @@ pub(crate) fn names(target: &Target, image: &Image, entries: &[Avma]) -> Names {
         return Names::default();
     }
     let name = |image: &Image, at: Avma| {
-        let symbol = image.module_of(at)?.symbols.function_at(at)?;
-        (symbol.at == at).then(|| symbol.name.to_owned())
+        Some(image.module_of(at)?.symbols.function_starting_at(at)?.name.to_owned())
     };
     let mut fetched = Fetched { of_target: Box::new(target.files()), files: FxHashMap::default() };
     let unnamed: Vec<Avma> = entries.iter().copied().filter(|&at| name(image, at).is_none()).collect();
@@ -69,20 +69,17 @@ pub fn name_functions(pid: Pid, profile: &mut Profile) -> Result<(), crate::Erro
 
 /// Works like [`name_functions`], for a target whose modules are loaded.
 pub(crate) fn name_in_profile(target: &Target, image: &Image, profile: &mut Profile) {
-    let loaded: FxHashMap<BuildId, _> = image
-        .modules()
-        .iter()
-        .filter_map(|m| Some((BuildId::new(m.build_id.as_deref()?)?, m.bias)))
-        .collect();
+    let biases: FxHashMap<BuildId, _> =
+        loaded(image).into_iter().map(|(build, id)| (build, image.module(id).bias)).collect();
     let entries: Vec<Avma> = profile
         .modules
         .iter()
-        .filter_map(|(id, m)| Some((loaded.get(id)?, m)))
+        .filter_map(|(id, m)| Some((biases.get(id)?, m)))
         .flat_map(|(bias, m)| m.functions.keys().map(|key| bias.avma(key.at)))
         .collect();
     let names = names(target, image, &entries);
     for (id, module) in &mut profile.modules {
-        let Some(bias) = loaded.get(id) else { continue };
+        let Some(bias) = biases.get(id) else { continue };
         for (key, f) in module.functions.iter_mut().filter(|(_, f)| f.name.is_empty()) {
             if let Some(name) = names.get(&bias.avma(key.at)) {
                 f.name.clone_from(name);

@@ -4,13 +4,14 @@
 use crate::family::kin::Kin;
 use crate::records::notes::{NotedFunction, Notes};
 use crate::session::claim::Claim;
+use crate::show::sample;
 use crate::{Error, Interrupt, Target};
 use addr::Avma;
 use perf::{Options, Sampler};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use splice::{Installed, State};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tracee::Pid;
 
 /// The number of heaviest functions that are compared. All others count as one: a few hundred samples show
@@ -61,23 +62,12 @@ fn fit_with(pid: Pid, kin: &Kin, time: Duration, hz: u32, interrupt: &Interrupt)
         return Ok(Fit::default());
     }
     let how = Options { hz, pages: 16, branches: false };
-    let mut sampler = match kin.sampled() {
+    let sampler = match kin.sampled() {
         Some(pids) => Sampler::open_family(&pids, &how)?,
         None => Sampler::open(pid.0, &how)?,
     };
-    let (start, mut ips, mut known) = (Instant::now(), Vec::new(), FxHashMap::default());
-    let mut add = |s: perf::Sample<'_>| {
-        if kin.is_of_family(s.pid, &mut known) {
-            ips.push(s.ip);
-        }
-    };
-    while start.elapsed() < time {
-        interrupt.check()?;
-        sampler.poll(time.saturating_sub(start.elapsed()).min(Duration::from_millis(200)))?;
-        sampler.drain(&mut add)?;
-    }
-    sampler.stop()?;
-    sampler.drain(&mut add)?;
+    let mut known = FxHashMap::default();
+    let ips = sample::ips(sampler, time, interrupt, &mut |pid| kin.is_of_family(pid, &mut known))?;
     interrupt.check()?;
     let still_stands = Target::open(pid)?.installed.as_ref().is_some_and(stands);
     Ok(if still_stands { of(&notes.functions, &ips) } else { Fit::default() })

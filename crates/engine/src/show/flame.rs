@@ -4,16 +4,16 @@
 //! calls ([`CallGraph::stacks`]), on both sides from the same counts.
 
 use crate::records::notes::Notes;
-use crate::records::profile_store::name_of;
-use crate::{Error, Target};
+use crate::records::profile_store::{loaded, name_of};
+use crate::show::sample;
+use crate::{Error, Interrupt, Target};
 use addr::{Avma, AvmaRange};
 use image::Image;
 use perf::{Options, Sampler};
-use profile::{BuildId, CallGraph, Profile};
+use profile::{CallGraph, Profile};
 use rustc_hash::FxHashMap;
 use splice::{Installed, State};
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The sampling rate for the picture of now, per second of a thread's CPU time.
 const HZ: u32 = 997;
@@ -92,15 +92,8 @@ pub(crate) fn flame(
 }
 
 fn sample(target: &Target, time: Duration) -> Result<Vec<Avma>, Error> {
-    let mut sampler = Sampler::open(target.process.pid().0, &Options { hz: HZ, pages: 16, branches: false })?;
-    let (start, mut ips) = (Instant::now(), Vec::new());
-    while start.elapsed() < time {
-        sampler.poll(time.saturating_sub(start.elapsed()).min(Duration::from_millis(200)))?;
-        sampler.drain(|s| ips.push(s.ip))?;
-    }
-    sampler.stop()?;
-    sampler.drain(|s| ips.push(s.ip))?;
-    Ok(ips)
+    let sampler = Sampler::open(target.process.pid().0, &Options { hz: HZ, pages: 16, branches: false })?;
+    sample::ips(sampler, time, &Interrupt::default(), &mut |_| true)
 }
 
 /// A range of code: the function, and whether the range is its clone's.
@@ -109,13 +102,11 @@ type Code = (AvmaRange, usize, bool);
 /// Returns the code of all functions and of their clones, by address.
 fn places(graph: &CallGraph<'_>, image: &Image, notes: &Notes) -> Vec<Code> {
     let clones: FxHashMap<u64, _> = notes.functions.iter().map(|f| (f.at, [f.clone, f.warm])).collect();
-    let modules = image.modules();
-    let loaded: BTreeMap<BuildId, _> =
-        modules.iter().filter_map(|m| Some((BuildId::new(m.build_id.as_deref()?)?, m))).collect();
+    let loaded = loaded(image);
     let mut out = Vec::new();
     for (i, n) in graph.nodes().iter().enumerate() {
-        let Some(module) = loaded.get(n.build_id) else { continue };
-        let entry = module.bias.avma(n.key.at);
+        let Some(&module) = loaded.get(n.build_id) else { continue };
+        let entry = image.module(module).bias.avma(n.key.at);
         out.push((AvmaRange::with_len(entry, n.function.size), i, false));
         for (at, len) in clones.get(&entry.0).into_iter().flatten().flatten() {
             out.push((AvmaRange::with_len(Avma(*at), *len), i, true));

@@ -10,3 +10,4 @@ pub(crate) mod flame;
 pub(crate) mod heat;
 pub(crate) mod overview;
 pub(crate) mod reason;
+mod sample;

@@ -54,7 +54,7 @@ pub(crate) fn candidates(
         .filter(|(id, _, _)| only.is_none_or(|o| o.contains(id)))
         .collect();
     found.sort_by_key(|&(id, key, _)| (id, key));
-    let loaded = loaded(program);
+    let loaded = loaded(program.image());
     let mut out = Candidates::default();
     let functions: Vec<&[(FuncId, FunctionKey, &FunctionProfile)]> =
         found.chunk_by(|a, b| a.0 == b.0).collect();
@@ -108,7 +108,7 @@ fn each<'a>(
     program: &'a Program<'_>,
     profile: &'a Profile,
 ) -> impl Iterator<Item = (FunctionKey, &'a FunctionProfile, Option<FuncId>)> {
-    let loaded = loaded(program);
+    let loaded = loaded(program.image());
     profile.modules.iter().flat_map(move |(build_id, module)| {
         let image = loaded.get(build_id).map(|&id| program.image().module(id));
         module.functions.iter().map(move |(&key, f)| {
@@ -130,7 +130,7 @@ pub(crate) fn used<F: AsRef<Candidate>>(
     let Adapted { profile, found_again } = adapted;
     let chosen: FxHashSet<FuncId> = candidates.chosen.iter().map(|c| c.as_ref().id).collect();
     let refused: FxHashSet<FuncId> = candidates.refused.iter().map(|c| c.0).collect();
-    let loaded = loaded(program);
+    let loaded = loaded(program.image());
     let mut out = ProfileUse { found_again: *found_again, ..ProfileUse::default() };
     for (build_id, module) in profile.modules.iter().filter(|(id, _)| !loaded.contains_key(id)) {
         out.foreign += module.functions.len();

@@ -1,14 +1,14 @@
 //! The modules of a process by build id.
 
-use crate::analyse::program::Program;
-use image::ModuleId;
+use image::{Image, ModuleId};
 use profile::BuildId;
 use rustc_hash::FxHashMap;
 
 /// The modules by build id.
-pub(super) type Loaded = FxHashMap<BuildId, ModuleId>;
+pub(crate) type Loaded = FxHashMap<BuildId, ModuleId>;
 
-pub(super) fn loaded(program: &Program<'_>) -> Loaded {
-    let modules = program.image().numbered_modules();
+/// Returns the modules that have a build id.
+pub(crate) fn loaded(image: &Image) -> Loaded {
+    let modules = image.numbered_modules();
     modules.filter_map(|(id, m)| Some((BuildId::new(m.build_id.as_deref()?)?, id))).collect()
 }

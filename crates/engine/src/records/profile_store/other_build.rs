@@ -37,7 +37,7 @@ type Places = FxHashMap<(BuildId, Svma), (BuildId, Svma)>;
 /// file name, where they can be found by their shape. If the profile has several such builds of one file, the one
 /// with most samples is used.
 pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
-    let loaded = loaded(program);
+    let loaded = loaded(program.image());
     let moves: Vec<Moved> = loaded
         .iter()
         // A build that the profile knows itself needs no other build's counts.
@@ -95,8 +95,7 @@ fn find(program: &Program<'_>, module: ModuleId, old: &ModuleProfile) -> BTreeMa
         let (extent, module) = (program.extent(f), program.module_image(f));
         let &main = extent.parts.first()?;
         let shape = profile::shape(&program.memory().bytes(main).ok()?);
-        let name = module.symbols.function_at(extent.entry).filter(|s| s.at == extent.entry);
-        let name = name.map_or("", |s| s.name);
+        let name = module.symbols.function_starting_at(extent.entry).map_or("", |s| s.name);
         Some((f, Function { at: module.bias.svma(extent.entry), size: main.len(), shape, name }))
     });
     let (ids, news): (Vec<FuncId>, Vec<Function<'_>>) = described.into_iter().flatten().unzip();

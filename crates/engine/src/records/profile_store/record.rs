@@ -144,7 +144,7 @@ fn is_call(i: &iced_x86::Instruction) -> bool {
 fn symbol(program: &Program<'_>, f: FuncId) -> (Binding, String) {
     let entry = program.extent(f).entry;
     let symbols = &program.module_image(f).symbols;
-    let Some(symbol) = symbols.function_at(entry).filter(|s| s.at == entry) else {
+    let Some(symbol) = symbols.function_starting_at(entry) else {
         return (Binding::None, String::new());
     };
     let binding = match symbol.global {
