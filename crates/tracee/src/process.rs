@@ -314,41 +314,51 @@ impl Process {
         Ok(s.saturating_mul(1_000_000_000).saturating_add(ns))
     }
 
-    /// Reads many ranges at once: one system call for about a thousand, where [`ReadMemory::bytes`] needs one
-    /// for each.
+    /// Reads many ranges as [`Process::read_each`] does, where all must be readable: in a stop, or in memory that
+    /// only whet maps.
     ///
     /// # Errors
     /// [`Unreadable`] for the first range that cannot be read in full.
     pub fn read_many(&self, ranges: &[AvmaRange]) -> Result<Vec<Vec<u8>>, Unreadable> {
-        let mut out: Vec<Vec<u8>> =
+        let unreadable = |r: &AvmaRange| Unreadable { at: r.start, len: r.len() };
+        let found = self.read_each(ranges).into_iter();
+        found.zip(ranges).map(|(bytes, range)| bytes.ok_or_else(|| unreadable(range))).collect()
+    }
+
+    /// Reads many ranges at once: one system call for about a thousand, where [`ReadMemory::bytes`] needs one
+    /// for each. Returns `None` for a range that cannot be read in full: while threads run, a library may be
+    /// unloaded at any time.
+    #[must_use]
+    pub fn read_each(&self, ranges: &[AvmaRange]) -> Vec<Option<Vec<u8>>> {
+        ranges.chunks(IOV_MAX).flat_map(|ranges| self.read_chunk(ranges)).collect()
+    }
+
+    /// Reads at most [`IOV_MAX`] ranges.
+    fn read_chunk(&self, ranges: &[AvmaRange]) -> Vec<Option<Vec<u8>>> {
+        let mut bufs: Vec<Vec<u8>> =
             ranges.iter().map(|r| vec![0; usize::try_from(r.len()).unwrap_or(0)]).collect();
-        for (ranges, bufs) in ranges.chunks(IOV_MAX).zip(out.chunks_mut(IOV_MAX)) {
-            let wanted: usize = bufs.iter().map(Vec::len).sum();
-            let local: Vec<libc::iovec> = bufs
-                .iter_mut()
-                .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
-                .collect();
-            let remote: Vec<libc::iovec> = ranges
-                .iter()
-                .zip(&local)
-                .map(|(r, l)| libc::iovec {
-                    iov_base: std::ptr::without_provenance_mut(address(r.start)),
-                    iov_len: l.iov_len,
-                })
-                .collect();
-            let (pid, n) = (self.pid().0, local.len() as libc::c_ulong);
-            // SAFETY: the local vectors name buffers of this function, alive and not borrowed elsewhere until
-            // the call has returned; the remote vectors are only numbers here.
-            let got = unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
-            // If the kernel lacks the call or stopped half-way, read one by one. This also finds the
-            // unreadable range.
-            if usize::try_from(got) != Ok(wanted) {
-                for (range, buf) in ranges.iter().zip(bufs) {
-                    self.read(range.start, buf)?;
-                }
-            }
+        let wanted: usize = bufs.iter().map(Vec::len).sum();
+        let local: Vec<libc::iovec> = bufs
+            .iter_mut()
+            .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
+            .collect();
+        let remote: Vec<libc::iovec> = ranges
+            .iter()
+            .zip(&local)
+            .map(|(r, l)| libc::iovec {
+                iov_base: std::ptr::without_provenance_mut(address(r.start)),
+                iov_len: l.iov_len,
+            })
+            .collect();
+        let (pid, n) = (self.pid().0, local.len() as libc::c_ulong);
+        // SAFETY: the local vectors name buffers of this function, alive and not borrowed elsewhere until
+        // the call has returned; the remote vectors are only numbers here.
+        let got = unsafe { libc::process_vm_readv(pid, local.as_ptr(), n, remote.as_ptr(), n, 0) };
+        if usize::try_from(got) == Ok(wanted) {
+            return bufs.into_iter().map(Some).collect();
         }
-        Ok(out)
+        // The kernel lacks the call, or a range is unreadable.
+        ranges.iter().map(|&range| self.bytes(range).ok()).collect()
     }
 
     /// Writes into the process, whatever the protection of its pages (private file pages are copied first, as
@@ -584,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn read_many_returns_all_ranges_or_an_error() {
+    fn many_ranges_are_read_at_once_and_the_unreadable_ones_are_told_apart() {
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let process = Process::open(Pid(i32::try_from(child.id()).unwrap())).unwrap();
         let start = loop {
@@ -601,6 +611,8 @@ mod tests {
         }
         let nowhere = AvmaRange::with_len(Avma(0x10), 8);
         assert_eq!(process.read_many(&[ranges[0], nowhere]).unwrap_err().at, nowhere.start);
+        let each = process.read_each(&[ranges[0], nowhere, ranges[1]]);
+        assert_eq!(each, [Some(got[0].clone()), None, Some(got[1].clone())]);
         child.kill().unwrap();
         child.wait().unwrap();
     }

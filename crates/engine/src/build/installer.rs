@@ -176,7 +176,7 @@ impl Installer<'_, '_> {
         progress(Progress::Installing);
         let main = built.caches.iter().position(|c| c.is_main);
         let mut caches: Vec<CachePlan> = built.caches.drain(..).map(|c| c.plan).collect();
-        unbound::remove(target, &mut caches)?;
+        unbound::remove(target, &mut caches);
         let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
         let before = installed.map_or(0, splice::Installed::mapped_bytes);
         if before + mapped > MEMORY_CAP {

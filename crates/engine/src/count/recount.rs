@@ -55,7 +55,7 @@ impl Round {
         if caches.iter().any(|c| c.has_gone || c.records.iter().any(is_hooked)) {
             return Ok(false);
         }
-        Ok(Originals::of_caches(target, caches.into_iter(), None).changed(target)?.is_empty())
+        Ok(Originals::of_caches(target, caches.into_iter(), None).changed(target).is_empty())
     }
 }
 

@@ -49,7 +49,7 @@ impl Generation {
         }
         caches.sort_by_key(|c| c.header.index);
         let plans = caches.iter().map(|c| plan(&parent.process, c)).collect::<Result<Vec<_>, Error>>()?;
-        let in_force = places_with(parent, plans.iter().flat_map(|c| &c.records), Record::new_bytes)?;
+        let in_force = places_with(parent, plans.iter().flat_map(|c| &c.records), Record::new_bytes);
         let huge = caches
             .iter()
             .any(|c| parent.process.huge_pages(c.header.text).is_ok_and(|huge| !huge.is_empty()));
@@ -78,7 +78,7 @@ impl Generation {
             splice::recover_pending(&target.process, &installed.anchor)?;
         }
         match self.inherited(target)? {
-            Some(number) if self.is_in_force(target, number)? => Ok(Done::Nothing),
+            Some(number) if self.is_in_force(target, number) => Ok(Done::Nothing),
             Some(number) => self.reinstate(target, number).map(Done::Redone),
             None => {
                 let was_optimized = restore::is_optimized(target);
@@ -109,13 +109,13 @@ impl Generation {
 
     /// Returns whether a generation of a member is in force, as in the parent. A child that was forked during
     /// an undo or redo has only some of the redirects, whatever its journal says.
-    fn is_in_force(&self, member: &Target, number: u32) -> Result<bool, Error> {
-        let Some(installed) = &member.installed else { return Ok(false) };
+    fn is_in_force(&self, member: &Target, number: u32) -> bool {
+        let Some(installed) = &member.installed else { return false };
         let is_marked =
             installed.of_use().all(|c| (c.header.state == State::Applied) == (c.header.generation == number));
         let own = installed.caches.iter().filter(|c| c.header.generation == number);
-        let undone = places_with(member, own.flat_map(|c| &c.records), Record::old_bytes)?;
-        Ok(is_marked && undone.is_disjoint(&self.in_force))
+        let undone = places_with(member, own.flat_map(|c| &c.records), Record::old_bytes);
+        is_marked && undone.is_disjoint(&self.in_force)
     }
 
     fn reinstate(&self, member: &Target, number: u32) -> Result<ToggleReport, Error> {
@@ -149,7 +149,7 @@ impl Generation {
         let request = splice::Request { mappings: &taken, near: &near, len: 2 << 20, low: false };
         let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
         let mut caches = self.caches.clone();
-        unbound::remove(target, &mut caches)?;
+        unbound::remove(target, &mut caches);
         let plan = Plan {
             caches,
             lookup: lookup.find_object,
@@ -198,15 +198,15 @@ fn code(start: Avma, plan: &CachePlan) -> AvmaRange {
     AvmaRange::with_len(start, plan.text.len() as u64)
 }
 
-/// Returns the places that hold certain bytes of their records.
+/// Returns the places that hold certain bytes of their records. Places in unloaded libraries hold none.
 fn places_with<'a>(
     target: &Target,
     records: impl Iterator<Item = &'a Record>,
     bytes: impl Fn(&Record) -> &[u8],
-) -> Result<BTreeSet<(Avma, u8)>, Error> {
+) -> BTreeSet<(Avma, u8)> {
     let records: Vec<&Record> = records.collect();
     let ranges: Vec<AvmaRange> = records.iter().map(|r| r.range()).collect();
-    let found = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
-    let holds = records.into_iter().zip(found).filter(|(r, now)| now == bytes(r));
-    Ok(holds.map(|(r, _)| (r.at, r.len)).collect())
+    let found = target.process.read_each(&ranges);
+    let holds = records.into_iter().zip(found).filter(|(r, now)| now.as_deref() == Some(bytes(r)));
+    holds.map(|(r, _)| (r.at, r.len)).collect()
 }

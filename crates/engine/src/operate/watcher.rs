@@ -97,7 +97,7 @@ impl Watcher {
         if let Some(found) = found.as_mut().filter(|f| f.state == TargetState::Optimized)
             && let Some((_, originals)) = self.notes_of(target)
         {
-            found.changed_originals = originals.changed(target).unwrap_or_default();
+            found.changed_originals = originals.changed(target);
         }
         let Some(work) = work.filter(|w| target.process.start_time().is_ok_and(|t| t == w.start_time)) else {
             return found;

@@ -65,14 +65,14 @@ impl Originals {
         all
     }
 
-    /// Returns the names of the functions that now differ from their files.
-    ///
-    /// # Errors
-    /// Returns [`Error::Tracee`] if the target cannot be read.
-    pub fn changed(&self, target: &Target) -> Result<Vec<String>, Error> {
+    /// Returns the names of the functions that now differ from their files. Functions of a library that has
+    /// been unloaded do not count.
+    #[must_use]
+    pub fn changed(&self, target: &Target) -> Vec<String> {
         let ranges: Vec<AvmaRange> = self.runs.iter().map(|r| r.range).collect();
-        let live = target.process.read_many(&ranges).map_err(tracee::Error::from)?;
-        let differs = |(run, live): &(&Run, Vec<u8>)| {
+        let live = target.process.read_each(&ranges);
+        let differs = |(run, live): &(&Run, Option<Vec<u8>>)| {
+            let live = live.as_deref().unwrap_or_default();
             run.firsts.iter().any(|&(offset, first)| live.get(offset).is_some_and(|&now| now != first))
         };
         let mut functions: Vec<usize> =
@@ -82,7 +82,7 @@ impl Originals {
             functions.into_iter().filter_map(|f| self.names.get(f).cloned()).collect();
         names.sort_unstable();
         names.dedup();
-        Ok(names)
+        names
     }
 }
 
@@ -93,7 +93,7 @@ impl Originals {
 pub fn changed_originals(pid: Pid) -> Result<Vec<String>, Error> {
     let target = Target::open(pid)?;
     let notes = target.installed.as_ref().and_then(|i| Notes::of(&target.process, i));
-    Originals::of(&target, notes.as_ref()).changed(&target)
+    Ok(Originals::of(&target, notes.as_ref()).changed(&target))
 }
 
 /// Returns the starts of the original's instructions, as runs without large gaps.
