@@ -59,8 +59,13 @@ class Browser:
                 return answer["result"]
             self.events.append(answer)
 
-    def until(self, event: str) -> None:
-        while not any(e.get("method") == event for e in self.events):
+    def open(self, url: str) -> None:
+        """Loads a page. The loader's id tells its load from one of the page before, which may be reported late."""
+        loader = self.ask("Page.navigate", url=url)["loaderId"]
+        while not any(
+            e.get("method") == "Page.lifecycleEvent" and e["params"]["name"] == "load" and e["params"]["loaderId"] == loader
+            for e in self.events
+        ):
             self.events.append(self.read())
 
     def value(self, expression: str) -> object:
@@ -88,14 +93,14 @@ def main() -> None:
         browser.session = browser.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             browser.ask(f"{domain}.enable")
+        browser.ask("Page.setLifecycleEventsEnabled", enabled=True)
         views = []
         for name, width in VIEWS:
             for scheme in ("light", "dark"):
                 browser.events.clear()
                 browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
                 browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-                browser.ask("Page.navigate", url=page.as_uri())
-                browser.until("Page.loadEventFired")
+                browser.open(page.as_uri())
                 colour = browser.value("getComputedStyle(document.body).backgroundColor")
                 views.append({
                     "view": name, "scheme": scheme, "width": width,
