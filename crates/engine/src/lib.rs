@@ -70,6 +70,7 @@ pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;
 pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, CodeRange, EdgeAnatomy, Pairing, Row, Standing, Warmth};
 pub use show::debug_names::name_functions;
+pub use show::debuginfod::Debuginfod;
 pub use show::doctor::{Check, DoctorReport, doctor};
 pub use show::explain::{ExplainReport, FunctionReport, explain};
 pub use show::fetch::{FetchReport, fetch_report, follow_path};

@@ -29,8 +29,7 @@ mod watch;
 use ::daemon::proto::Wish;
 use clap::Parser;
 use cli::{Cli, Command, ConfigCommand};
-use engine::Pid;
-use engine::{Error, ExitCode};
+use engine::{Debuginfod, Error, ExitCode, Pid};
 use output::Output;
 use std::process::ExitCode as Status;
 use std::time::Duration;
@@ -71,7 +70,9 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         Command::Status { pid, watch, .. } => watch::run(*pid, *watch, out),
         Command::Explain { pid, function, family } => {
             let pid = if *family { engine::family_parent(Pid(*pid))? } else { Pid(*pid) };
-            let report = engine::explain(pid, function.as_deref())?;
+            let mut debuginfod = Debuginfod::from_environment();
+            let report = engine::explain(pid, function.as_deref(), &mut debuginfod)?;
+            debuginfod.warning().iter().for_each(|w| out.warn(w));
             out.answer(&report, human::explain);
             Ok(ExitCode::Ok)
         }

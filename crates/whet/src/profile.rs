@@ -4,7 +4,7 @@ use crate::cli::{ProfileCommand, To};
 use crate::human;
 use crate::output::Output;
 use crate::text::many;
-use engine::{Error, ExitCode, Pid, Profile, ProfileForm, ProfileText};
+use engine::{Debuginfod, Error, ExitCode, Pid, Profile, ProfileForm, ProfileText};
 use serde::Serialize;
 use std::path::Path;
 
@@ -26,7 +26,9 @@ pub fn run(what: &ProfileCommand, out: &Output) -> Result<ExitCode, Error> {
             let mut profile = engine::export_profile(Pid(*pid))?;
             // Other forms are for tools that know a function by its symbol.
             if matches!(to.form(), ProfileForm::Pprof | ProfileForm::Collapsed) {
-                engine::name_functions(Pid(*pid), &mut profile)?;
+                let mut debuginfod = Debuginfod::from_environment();
+                engine::name_functions(Pid(*pid), &mut profile, &mut debuginfod)?;
+                debuginfod.warning().iter().for_each(|w| out.warn(w));
             }
             write(&profile, to, out)?;
         }

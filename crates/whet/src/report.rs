@@ -11,7 +11,7 @@ use crate::file;
 use crate::human::dyno_rows;
 use crate::output::Output;
 use crate::text::{bytes, file_name, grouped, percent, printable};
-use engine::{Error, ExitCode, FunctionReport, Overview, Pid};
+use engine::{Debuginfod, Error, ExitCode, FunctionReport, Overview, Pid};
 use gain::Gain;
 use maps::Maps;
 use minijinja::{Environment, value::Serde};
@@ -45,7 +45,9 @@ pub fn run(
     out: &Output,
 ) -> Result<ExitCode, Error> {
     let gain = measure.map(|m| gain::read(m, pid)).transpose()?;
-    let overview = engine::overview(Pid(pid), sampling)?;
+    let mut debuginfod = Debuginfod::from_environment();
+    let overview = engine::overview(Pid(pid), sampling, &mut debuginfod)?;
+    debuginfod.warning().iter().for_each(|w| out.warn(w));
     let page = page(&overview, gain.as_ref()).map_err(|e| Error::Page(format!("{e:#}")))?;
     file::write_whole(path, page.as_bytes())?;
     let flame_graphs = overview.flame.as_ref().map_or(0, |f| 1 + usize::from(f.after.is_some()));

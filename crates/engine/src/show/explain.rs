@@ -4,6 +4,7 @@ use crate::records::notes::{NotedFunction, Notes};
 use crate::session::state::{TargetState, state_of};
 use crate::show::anatomy::{self, Anatomy, Question, Standing};
 use crate::show::debug_names::{self, Names};
+use crate::show::debuginfod::Debuginfod;
 use crate::{DynoReport, Error, Target, UserTime};
 use addr::Avma;
 use serde::Serialize;
@@ -74,7 +75,11 @@ pub struct FunctionReport {
 ///
 /// # Errors
 /// [`Error::NotInstalled`], [`Error::NoSuchFunction`], [`Error::SeveralFunctions`].
-pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error> {
+pub fn explain(
+    pid: Pid,
+    function: Option<&str>,
+    debuginfod: &mut Debuginfod,
+) -> Result<ExplainReport, Error> {
     let target = Target::open(pid)?;
     let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
     let notes = Notes::of(&target.process, installed).ok_or(Error::NotInstalled { pid })?;
@@ -82,8 +87,8 @@ pub fn explain(pid: Pid, function: Option<&str>) -> Result<ExplainReport, Error>
         None => {
             let mut all: Vec<&NotedFunction> = notes.functions.iter().collect();
             all.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
-            let names = match debug_names::is_on().then(|| target.image()) {
-                Some(Ok(image)) => debug_names::names(&target, &image, &entries(&all)),
+            let names = match debuginfod.is_on().then(|| target.image()) {
+                Some(Ok(image)) => debug_names::names(&target, &image, &entries(&all), debuginfod),
                 Some(Err(_)) | None => Names::default(),
             };
             all.into_iter().map(|f| report(f, &names)).collect()

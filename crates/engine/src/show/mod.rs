@@ -2,6 +2,7 @@
 
 pub(crate) mod anatomy;
 pub(crate) mod debug_names;
+pub(crate) mod debuginfod;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fetch;

@@ -4,6 +4,7 @@ use crate::base::date;
 use crate::operate::status;
 use crate::records::notes::Notes;
 use crate::show::debug_names;
+use crate::show::debuginfod::Debuginfod;
 use crate::show::explain;
 use crate::show::flame::{self, Flame};
 use crate::show::heat;
@@ -44,12 +45,12 @@ pub struct ProfileFacts {
 ///
 /// # Errors
 /// Returns [`Error::NotInstalled`], and the errors of reading the target.
-pub fn overview(pid: Pid, sampling: Duration) -> Result<Overview, Error> {
+pub fn overview(pid: Pid, sampling: Duration, debuginfod: &mut Debuginfod) -> Result<Overview, Error> {
     let target = Target::open(pid)?;
-    of(&target, sampling).map_err(|e| target.cause(e))
+    of(&target, sampling, debuginfod).map_err(|e| target.cause(e))
 }
 
-fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
+fn of(target: &Target, sampling: Duration, debuginfod: &mut Debuginfod) -> Result<Overview, Error> {
     let pid = target.process.pid();
     let none = || Error::NotInstalled { pid };
     let installed = target.installed.as_ref().ok_or_else(none)?;
@@ -58,12 +59,12 @@ fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
     let mut functions: Vec<_> = notes.functions.iter().collect();
     functions.sort_by_key(|f| (std::cmp::Reverse(f.samples), f.at));
     let image = target.image()?;
-    let names = debug_names::names(target, &image, &explain::entries(&functions));
+    let names = debug_names::names(target, &image, &explain::entries(&functions), debuginfod);
     let functions = functions.into_iter().map(|f| explain::report(f, &names)).collect();
     let mut profile: Option<Profile> = notes.profile.parse().ok();
     let (heat, flame) = match &mut profile {
         Some(profile) => {
-            debug_names::name_in_profile(target, &image, profile);
+            debug_names::name_in_profile(target, &image, profile, debuginfod);
             let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
             (heat::heat(target, installed, &image, profile), flame)
         }

@@ -189,7 +189,10 @@ fn a_path_through_originals_is_followed_through_clones() {
             done.store(true, Ordering::Relaxed);
             optimized.unwrap();
         });
-        let entry = engine::explain(pid, Some("p_all")).unwrap().functions[0].at.clone();
+        let entry =
+            engine::explain(pid, Some("p_all"), &mut engine::Debuginfod::default()).unwrap().functions[0]
+                .at
+                .clone();
         let entry = Avma(u64::from_str_radix(entry.trim_start_matches("0x"), 16).unwrap());
         let mut record = || {
             let path = recorded(pid, entry, &mut || paths.tell(b's'));

@@ -329,3 +329,42 @@ fn a_stripped_program_gets_names_if_servers_are_named() {
     drop(guest);
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// A client of debuginfod that never ends, or is missing, costs names and a warning, and is asked once.
+#[test]
+fn a_debuginfod_client_that_never_ends_is_ended() {
+    let folder = scratch("debuginfod-waits");
+    std::fs::create_dir(&folder).unwrap();
+    let program = folder.join("stripped");
+    copy(&build("cases.c"), &program);
+    let mut strip = Command::new("strip");
+    strip.arg("--strip-all").arg(&program);
+    run(strip).exits(0);
+    let (client, clients) = (folder.join("debuginfod-find"), folder.join("clients"));
+    let guest = Guest::working(&program, &["spin"], 1);
+    let pid = guest.arg();
+    whet(&["optimize", &pid, "--seconds", "1", "--count", "0.3"]).exits(0);
+    let whet_with = |args: &[&str]| {
+        let mut command = whet_command(args);
+        command.env("PATH", format!("{}:{}", folder.display(), std::env::var("PATH").unwrap()));
+        command.env("DEBUGINFOD_URLS", "https://example.org").env("DEBUGINFOD_MAXTIME", "1");
+        run(command).exits(0)
+    };
+    std::fs::write(&client, format!("#!/bin/sh\necho $$ >>{}\nexec sleep 1000\n", clients.display()))
+        .unwrap();
+    std::fs::set_permissions(&client, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let page = folder.join("page.html");
+    let answer = whet_with(&["report", &pid, "--seconds", "0", "-o", page.to_str().unwrap()]);
+    assert!(answer.stderr.contains("debuginfod-find took too long"), "{}", answer.stderr);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("stripped+0x"));
+    let asked = std::fs::read_to_string(&clients).unwrap();
+    assert_eq!(asked.lines().count(), 1, "{asked}");
+    assert!(!Path::new("/proc").join(asked.trim()).exists(), "the client is still there");
+
+    std::fs::write(&client, "").unwrap();
+    let answer = whet_with(&["explain", &pid]);
+    assert!(answer.stderr.contains("debuginfod-find cannot be run"), "{}", answer.stderr);
+    guest.progresses(1);
+    drop(guest);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
