@@ -41,9 +41,9 @@ bench-bolt: setup
 # The Debian packages, to target/deb.
 deb:
 	cargo build --release --locked -p whet
-	tools/deb.sh
+	tools/deb.sh whet
 	cargo build --release --locked -p fleet_sync --features cloud
-	tools/deb_fleet.sh
+	tools/deb.sh whet-fleet
 
 # Format, lints (with them that nothing needs a Rust newer than `rust-version`), links of the documentation, and that the
 # fuzz targets compile.

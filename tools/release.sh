@@ -10,9 +10,8 @@ SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
 rm -rf "$folder"
 mkdir -p "$folder"
-for pair in whet:deb.sh whet-fleet:deb_fleet.sh; do
-    name=${pair%%:*}
-    deb=$(tools/"${pair#*:}" "$binaries/$name" "$folder")
+for name in whet whet-fleet; do
+    deb=$(tools/deb.sh "$name" "$binaries/$name" "$folder")
     version=$(dpkg-deb -f "$deb" Version)
     rpm=$(tools/rpm.sh "$deb" "$folder/rpm")
     mv "$rpm" "$folder"

@@ -71,7 +71,7 @@ fi
 whet=$(realpath "${WHET:-target/debug/whet}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-package=$(tools/deb.sh "$whet" "$work/deb")
+package=$(tools/deb.sh whet "$whet" "$work/deb")
 
 # The content of the package.
 dpkg-deb -x "$package" "$work/tree"

@@ -144,7 +144,7 @@ ends() {
     rm -rf "$work"
 }
 trap ends EXIT
-package=$(tools/deb.sh "$whet" "$work/deb")
+package=$(tools/deb.sh whet "$whet" "$work/deb")
 cp "$whet" "$work/whet"
 cp "$0" "$work/test"
 cp RUNBOOK.md "$work"
