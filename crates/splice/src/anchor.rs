@@ -22,7 +22,7 @@ const ORIGINAL: u64 = 24;
 pub(crate) const COUNT: u64 = 32;
 /// The process's setting of huge pages (`PR_GET_THP_DISABLE`) while whet has changed it; 0 if no recovery is
 /// pending.
-const OWED: u64 = 40;
+const PENDING: u64 = 40;
 /// How many operator's undos have begun: a change that began before an undo puts nothing in force after it.
 const UNDOS: u64 = 48;
 /// The [`Hook`]: the address of the original function (or its clone) with the first record right behind it,
@@ -146,7 +146,7 @@ impl Anchor {
     /// Returns the address of the word for pending recoveries: see `huge`.
     #[must_use]
     pub fn pending_at(&self) -> Avma {
-        self.at.add(OWED)
+        self.at.add(PENDING)
     }
 
     /// Returns the address of the count of operator's undos.

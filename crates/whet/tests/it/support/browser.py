@@ -60,7 +60,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, url: str) -> None:
-        """Loads a page. The loader's id tells its load from one of the page before, which may be reported late."""
+        """Loads a page. The loader's id distinguishes its load from that of the page before."""
         loader = self.ask("Page.navigate", url=url)["loaderId"]
         while not any(
             e.get("method") == "Page.lifecycleEvent" and e["params"]["name"] == "load" and e["params"]["loaderId"] == loader
