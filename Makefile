@@ -29,6 +29,8 @@ bench: setup
 	bench/guest_gain.py unwinding
 	bench/watching.py
 	bench/family.py
+	bench/family.py --load tpc-b
+	bench/family.py --load analytic
 	bench/passes.py
 
 # The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.

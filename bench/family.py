@@ -3,18 +3,22 @@
 --family` and `whet undo --family`.
 
 A window lasts from one report of pgbench to another, and counts transactions and the CPU time of all processes
-of the server. The order of the two windows of a pair is random. Prints the median ratio of the pairs with its 95% bootstrap interval.
+of the server. A round has one window with clones and two without, in random order. Prints the median ratio of all rounds with its 95%
+bootstrap interval, and as an A/A control that of the two windows without clones.
+
+Loads: `select-only` and `tpc-b` are pgbench's own; `analytic` runs six queries like TPC-H's over tables in memory.
 
 With `--large N`, measures time and memory instead: N busy connections are optimized, undone and redone.
 
     bench/family.py --large 200 [--whet PATH]
-    bench/family.py [--pairs N] [--seconds N] [--clients N] [--whet PATH] [--json FILE] [-- PGBENCH OPTION...]
+    bench/family.py [--load NAME] [--rounds N] [--seconds N] [--clients N] [--whet PATH] [--json FILE]
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +32,15 @@ from postgres import Load, PostgresError, Server  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
+ANALYTIC = Path(__file__).resolve().parent / "analytic"
+# pgbench's options for each load.
+LOADS = {
+    "select-only": ["-S", "-M", "prepared"],
+    "tpc-b": ["-M", "prepared"],
+    "analytic": ["-f", "analytic/queries.sql"],
+}
+# The windows of a round: the whet command before each, and its name.
+ROUND = [("redo", "with"), ("undo", "without"), ("undo", "control")]
 
 
 @dataclass
@@ -124,30 +137,34 @@ def large(whet: Whet, connections: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--load", choices=LOADS, default="select-only")
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=int, default=4, help="seconds of a window")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--whet", help="the binary; default: $WHET, else the release build")
     parser.add_argument("--large", type=int, metavar="N", help="measure time and memory with so many connections")
     parser.add_argument("--json", type=Path, help="a file for all figures")
-    parser.add_argument("pgbench", nargs="*", default=["-S"], help="options of pgbench; default: -S")
     args = parser.parse_args()
-    whet, chance, pairs = Whet(args.whet), random.Random(1), []
+    whet, chance, rounds = Whet(args.whet), random.Random(1), []
     try:
         if args.large:
             large(whet, args.large)
             return 0
         with Server() as server:
             how = ["-c", str(args.clients), "-j", "1", "-T", "3600", "-P", "1", "--progress-timestamp"]
-            load = server.load(*how, *args.pgbench)
+            if args.load == "analytic":
+                # The user of the server may not be allowed to read this checkout.
+                shutil.copytree(ANALYTIC, server.folder / "analytic")
+                server.execute("analytic/tables.sql")
+            load = server.load(*how, *LOADS[args.load])
             time.sleep(3)
             optimized = whet.run("optimize", "--family", server.pid, "--seconds", 3)
-            for _ in range(args.pairs):
-                pair = {}
-                for side in chance.sample(["redo", "undo"], 2):
-                    whet.run(side, "--family", server.pid)
-                    pair[side] = window(server.pid, load, args.seconds)
-                pairs.append(pair)
+            for _ in range(args.rounds):
+                windows = {}
+                for command, name in chance.sample(ROUND, len(ROUND)):
+                    whet.run(command, "--family", server.pid)
+                    windows[name] = window(server.pid, load, args.seconds)
+                rounds.append(windows)
     except (PostgresError, WhetError) as e:
         print(e, file=sys.stderr)
         return 1
@@ -157,15 +174,17 @@ def main() -> int:
         "CPU per transaction": Window.cpu_us,
         "transactions": lambda w: w.transactions,
     }.items():
-        with_, without = ([value(p[side]) for p in pairs] for side in ("redo", "undo"))
-        ratios = [a / b for a, b in zip(with_, without)]
-        low, high = interval(ratios, chance)
-        figures[name] = {"without": median(without), "with": median(with_), "ratio": median(ratios), "interval": [low, high]}
-        print(f"{name}: {median(without):.1f} without, {median(with_):.1f} with, x{median(ratios):.3f} ({low:.3f}-{high:.3f})")
+        of = {side: [value(windows[side]) for windows in rounds] for _, side in ROUND}
+        figures[name] = {side: median(values) for side, values in of.items()}
+        for title, side in ("ratio", "with"), ("control_ratio", "control"):
+            ratios = [a / b for a, b in zip(of[side], of["without"])]
+            figures[name][title] = [median(ratios), *interval(ratios, chance)]
+        gain, control = ("x{:.3f} ({:.3f}-{:.3f})".format(*figures[name][r]) for r in ("ratio", "control_ratio"))
+        print(f"{name}: {median(of['without']):.1f} without, {median(of['with']):.1f} with, {gain}; A/A control {control}")
     members = optimized["members"]
     print(f"members: {members['installed']} got the clones, {len(members['left_alone'])} left alone, {members['seconds']} s")
     if args.json:
-        args.json.write_text(json.dumps({"figures": figures, "pairs": len(pairs), "optimized": optimized}, indent=1))
+        args.json.write_text(json.dumps({"figures": figures, "rounds": len(rounds), "optimized": optimized}, indent=1))
     return 0
 
 

@@ -149,6 +149,10 @@ class Server:
         self.loads.append(load)
         return load
 
+    def execute(self, script: str) -> None:
+        """Executes a file of SQL, given by its path in the server's folder."""
+        self._run("psql", "-h", self.folder, "-U", USER, "-q", "-v", "ON_ERROR_STOP=1", "-f", script, "bench")
+
     def kill(self) -> None:
         """Kills the postmaster; its backends notice that and end."""
         if self.process:
