@@ -7,7 +7,7 @@ use crate::record::Step;
 use crate::service::{Units, interpreter};
 use crate::target::Target;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +50,7 @@ impl Interpreters {
                 let step = Step::of(&service.name, "units of work", place, 1);
                 let mut load = Units::of(service);
                 lab.step(&step, service, |lab, service| {
-                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
-                    Ok(0)
+                    measure(lab, &step, service, &mut sides, plan, &mut load)
                 })?;
                 sides.restore()
             })?;

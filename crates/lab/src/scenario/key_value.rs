@@ -4,11 +4,11 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
-use crate::record::{Event, Step};
+use crate::record::Step;
 use crate::service::{Client, Protocol, key_value};
 use crate::target::Target;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -59,11 +59,7 @@ impl KeyValue {
                 lab.step(&step, service, |lab, service| {
                     let clients = (0..threads).map(|_| client(&service.socket)).collect::<Result<_, _>>()?;
                     let mut load = Driver::start(clients, &["read", "write"], lab.seed, None);
-                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
-                    for latency in load.latencies() {
-                        lab.folder.add(&step, Event::Latency(latency))?;
-                    }
-                    Ok(load.retried())
+                    measure(lab, &step, service, &mut sides, plan, &mut load)
                 })?;
             }
             sides.restore()

@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::options::{Database, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +56,7 @@ impl OltpRw {
                 let sides = &mut sides;
                 lab.step(&step, &mut server, |lab, server| {
                     let mut load = sysbench.start(&step.load, &server.address, threads, lab.seed)?;
-                    Measuring::new(lab, &step, server, sides, plan)?.all(&mut load)?;
-                    Ok(0)
+                    measure(lab, &step, server, sides, plan, &mut load)
                 })?;
             }
             sides.restore()

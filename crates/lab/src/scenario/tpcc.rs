@@ -9,7 +9,7 @@ use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::tpcc::{CONDITIONS, KINDS, Scale, Terminal, create, fill};
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -91,11 +91,7 @@ impl Tpcc {
         }
         let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
-        Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
-        for latency in load.latencies() {
-            lab.folder.add(step, Event::Latency(latency))?;
-        }
-        let retried = load.retried();
+        let retried = measure(lab, step, server, sides, plan, &mut load)?;
         // All terminals must have ended before the data is checked.
         drop(load);
         check(lab, step, server, "after")?;
