@@ -105,7 +105,6 @@ pub fn measure(
 struct Measuring<'a> {
     lab: &'a mut Lab,
     step: &'a Step,
-    server: &'a dyn Target,
     /// The side that the server is on, and how to change it.
     sides: &'a mut Sides,
     plan: Plan,
@@ -125,7 +124,7 @@ impl<'a> Measuring<'a> {
         plan: Plan,
     ) -> Result<Self, Error> {
         let gauge = Gauge::new(server)?;
-        Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
+        Ok(Self { lab, step, sides, plan, gauge, begin: Instant::now(), flushed: None })
     }
 
     /// Warms up, optimizes the server unless it was found with clones, and measures all windows.
@@ -185,12 +184,12 @@ impl<'a> Measuring<'a> {
             self.flushed = Some(self.gauge.flushed()?);
         }
         load.side(Some(side).filter(|_| !pair.control));
-        let counting = match self.server.pid().filter(|_| self.lab.machine.pmu) {
-            Some(pid) => {
-                let table = events::table(&self.lab.machine.identity);
-                Counting::begin(&self.lab.commands, pid, self.plan.window, table)?
-            }
-            None => None,
+        let counted = if self.lab.machine.pmu { self.gauge.processes() } else { Vec::new() };
+        let counting = if counted.is_empty() {
+            None
+        } else {
+            let table = events::table(&self.lab.machine.identity);
+            Counting::begin(&self.lab.commands, &counted, self.plan.window, table)?
         };
         let begin = (self.gauge.read()?, load.work());
         let mut last = begin;

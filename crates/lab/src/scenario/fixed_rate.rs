@@ -89,7 +89,7 @@ impl FixedRate {
         lab.each_server(&self.database, &settings, |lab, installation, place| {
             let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let step = Step::of(&installation.name, "point_select", place, self.threads);
             lab.step(&step, &mut server, |lab, server| {
                 self.measure(lab, &step, server, &mut sides, sysbench.rows)

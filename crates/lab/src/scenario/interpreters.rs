@@ -5,7 +5,6 @@ use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
 use crate::service::{Units, interpreter};
-use crate::target::Target;
 use crate::whet::Sides;
 use crate::windows::measure;
 use clap::Args;
@@ -45,8 +44,8 @@ impl Interpreters {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         for language in &self.languages {
             let recipe = interpreter(language).map_err(Error::Usage)?;
-            lab.each_service(&self.common, &recipe, |lab, service, place| {
-                let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            lab.each_service(&self.common, &recipe, &[], |lab, service, place| {
+                let mut sides = Sides::of(lab.whet.as_ref(), service)?;
                 let step = Step::of(&service.name, "units of work", place, 1);
                 let mut load = Units::of(service);
                 lab.step(&step, service, |lab, service| {

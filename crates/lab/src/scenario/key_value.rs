@@ -6,7 +6,6 @@ use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
 use crate::service::{Client, Protocol, key_value};
-use crate::target::Target;
 use crate::whet::Sides;
 use crate::windows::measure;
 use clap::Args;
@@ -49,10 +48,10 @@ impl KeyValue {
     pub fn run(&self, lab: &mut Lab, protocol: Protocol) -> Result<(), Error> {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         let writes = f64::from(self.writes) / 100.0;
-        lab.each_service(&self.common, &key_value(protocol), |lab, service, place| {
+        lab.each_service(&self.common, &key_value(protocol), &[], |lab, service, place| {
             let client = |socket: &Path| Client::of_keys(socket, protocol, self.keys, writes, self.bytes);
             client(&service.socket)?.fill()?;
-            let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            let mut sides = Sides::of(lab.whet.as_ref(), service)?;
             for &threads in &self.threads {
                 let load = format!("{}% writes", self.writes);
                 let step = Step::of(&service.name, &load, place, threads);

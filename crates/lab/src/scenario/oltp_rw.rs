@@ -50,7 +50,7 @@ impl OltpRw {
         lab.each_server(&self.database, &settings, |lab, installation, place| {
             let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             for &threads in &self.threads {
                 let step = Step::of(&installation.name, "oltp_read_write", place, threads);
                 let sides = &mut sides;

@@ -63,7 +63,7 @@ impl Stalls {
                     lab.fill(&sysbench, &mut server)?;
                     filled = true;
                 }
-                let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+                let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
                 for &threads in &self.threads {
                     let step = Step::of(&installation.name, test, place, threads);
                     let sides = &mut sides;
