@@ -31,12 +31,17 @@ pub struct Spec {
     program: PathBuf,
     arguments: Vec<OsString>,
     cpus: Vec<usize>,
+    /// A command that becomes the program.
+    before: Vec<OsString>,
+    /// The signal that ends it in order.
+    end: Signal,
 }
 
 impl Spec {
     /// Describes a program without arguments.
     pub fn new(program: impl Into<PathBuf>) -> Self {
-        Self { program: program.into(), arguments: Vec::new(), cpus: Vec::new() }
+        let (program, arguments) = (program.into(), Vec::new());
+        Self { program, arguments, cpus: Vec::new(), before: Vec::new(), end: Signal::TERM }
     }
 
     /// Adds an argument.
@@ -60,6 +65,30 @@ impl Spec {
         self
     }
 
+    /// Ends the program with this signal instead of SIGTERM.
+    #[must_use]
+    pub fn ends_by(mut self, signal: Signal) -> Self {
+        self.end = signal;
+        self
+    }
+
+    /// Runs the program as another user, if the lab is root. It may enter any folder, since the run's folder
+    /// may lie in one of root's. If the lab is killed, the kernel sends SIGQUIT to the program.
+    #[must_use]
+    pub fn run_as(mut self, user: &str) -> Self {
+        if !rustix::process::geteuid().is_root() {
+            return self;
+        }
+        // A change of the user cancels the signal that the lab sets for each child.
+        let mut words =
+            vec!["setpriv", "--pdeathsig", "QUIT", "--reuid", user, "--regid", user, "--init-groups"];
+        if may_enter_any_folder() {
+            words.extend(["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]);
+        }
+        self.before = words.into_iter().chain(["--"]).map(OsString::from).collect();
+        self
+    }
+
     fn name(&self) -> String {
         self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned()
     }
@@ -74,7 +103,9 @@ impl Spec {
                 format!("'{}'", word.replace('\'', "'\\''"))
             }
         };
-        std::iter::once(self.program.as_os_str())
+        let before = self.before.iter().map(OsString::as_os_str);
+        before
+            .chain([self.program.as_os_str()])
             .chain(self.arguments.iter().map(OsString::as_os_str))
             .map(quote)
             .collect::<Vec<_>>()
@@ -133,6 +164,7 @@ impl Commands {
         // ends its children in order.
         let child = guarded
             .arg("--")
+            .args(&spec.before)
             .arg(&spec.program)
             .args(&spec.arguments)
             .stdin(Stdio::null())
@@ -141,7 +173,7 @@ impl Commands {
             .process_group(0)
             .spawn()
             .map_err(Error::file(&self.lab))?;
-        Ok(Running { child, name: spec.name() })
+        Ok(Running { child, name: spec.name(), end: spec.end })
     }
 
     /// Runs a command to its end. The caller judges the exit status.
@@ -206,6 +238,7 @@ pub fn tail(text: &str) -> String {
 pub struct Running {
     child: Child,
     name: String,
+    end: Signal,
 }
 
 impl Running {
@@ -232,11 +265,11 @@ impl Running {
         self.child.try_wait().map_err(Error::file(&self.name))
     }
 
-    /// Ends the command with SIGTERM, and with SIGKILL after `patience`. Returns the exit status, or `None`
+    /// Ends the command with its signal, and with SIGKILL after `patience`. Returns the exit status, or `None`
     /// if the command had ended before.
     pub fn end(&mut self, patience: Duration) -> Option<ExitStatus> {
         let group = Pid::from_raw(self.pid()).filter(|_| !matches!(self.child.try_wait(), Ok(Some(_))))?;
-        let _ = kill_process_group(group, Signal::TERM);
+        let _ = kill_process_group(group, self.end);
         let until = Instant::now() + patience;
         while Instant::now() < until {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -256,11 +289,28 @@ impl Drop for Running {
     }
 }
 
-/// Returns the first file `name` in PATH, /usr/sbin or /sbin. Debian puts servers into /usr/sbin.
+/// Returns the first file `name` in PATH, /usr/sbin or /sbin, or in the folders of PostgreSQL's versions, the
+/// newest first. Debian puts servers there.
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .chain(versions(Path::new("/usr/lib/postgresql")))
         .map(|dir| dir.join(name))
         .find(|p| p.is_file())
+}
+
+/// Returns the `bin` folders in the folders whose names are numbers, the highest number first.
+fn versions(parent: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    let mut all: Vec<(u32, PathBuf)> =
+        entries.filter_map(|e| Some((e.file_name().to_str()?.parse().ok()?, e.path().join("bin")))).collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.into_iter().map(|(_, folder)| folder).collect()
+}
+
+/// Returns whether this process may enter folders of all users, and let its children do so.
+fn may_enter_any_folder() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::DAC_READ_SEARCH))
 }

@@ -114,32 +114,6 @@ impl Driver {
         let kinds = kinds.iter().map(|k| (*k).to_owned()).collect();
         Self { shared, times, kinds, threads, last_report: Instant::now() }
     }
-
-    /// Returns how many requests failed for reasons of the data. None of them is sent again: the
-    /// worker goes on with a new request.
-    pub fn retried(&self) -> u64 {
-        self.shared.retried.load(Ordering::Relaxed)
-    }
-
-    /// Returns the latencies measured so far, by side and kind.
-    pub fn latencies(&self) -> Vec<Latency> {
-        let mut all = Vec::new();
-        for (s, side) in Side::BOTH.into_iter().enumerate() {
-            for (k, kind) in self.kinds.iter().enumerate() {
-                let mut sum = histogram();
-                for times in &self.times {
-                    let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(h) = times.sides.get(s).and_then(|kinds| kinds.get(k)) {
-                        let _ = sum.add(h);
-                    }
-                }
-                if !sum.is_empty() {
-                    all.push(latency(side, kind, &sum));
-                }
-            }
-        }
-        all
-    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds of minutes at most")]
@@ -238,6 +212,30 @@ impl Load for Driver {
             Some(Side::Without) => 2,
         };
         self.shared.side.store(code, Ordering::Relaxed);
+    }
+
+    fn latencies(&self) -> Vec<Latency> {
+        let mut all = Vec::new();
+        for (s, side) in Side::BOTH.into_iter().enumerate() {
+            for (k, kind) in self.kinds.iter().enumerate() {
+                let mut sum = histogram();
+                for times in &self.times {
+                    let times = times.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(h) = times.sides.get(s).and_then(|kinds| kinds.get(k)) {
+                        let _ = sum.add(h);
+                    }
+                }
+                if !sum.is_empty() {
+                    all.push(latency(side, kind, &sum));
+                }
+            }
+        }
+        all
+    }
+
+    /// None of these requests is sent again: the worker goes on with a new request.
+    fn retried(&self) -> u64 {
+        self.shared.retried.load(Ordering::Relaxed)
     }
 
     fn figures(&mut self) -> Option<LoadFigures> {

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::procfs::{self, CpuTimes};
 use crate::record::{Side, Window};
 use crate::target::Target;
+use crate::usage::{CpuTime, Usage};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ use std::time::Instant;
 pub struct Gauge {
     /// `None` for a server whose load counts its work.
     db: Option<Db>,
-    pid: Option<i32>,
+    /// `None` for a server on another host.
+    usage: Option<Usage>,
     /// Statements of this session so far. The server counts them as well.
     own: u64,
 }
@@ -25,9 +27,7 @@ pub struct Reading {
     pub at: Instant,
     /// Statements so far, without those of this gauge.
     pub queries: u64,
-    cpu: f64,
-    user: f64,
-    system: f64,
+    cpu: CpuTime,
     machine: CpuTimes,
 }
 
@@ -37,7 +37,7 @@ impl Gauge {
     /// # Errors
     /// An error if the server refuses the session.
     pub fn new(server: &dyn Target) -> Result<Self, Error> {
-        Ok(Self { db: server.counters()?, pid: server.pid(), own: 0 })
+        Ok(Self { db: server.counters()?, usage: Usage::of(server), own: 0 })
     }
 
     /// Reads all counters, as close to one moment as possible.
@@ -46,7 +46,6 @@ impl Gauge {
     /// An error if the server does not answer.
     pub fn read(&mut self) -> Result<Reading, Error> {
         let machine = procfs::cpu_times();
-        let (user, system) = self.pid.and_then(procfs::process_ticks).unwrap_or_default();
         let (before, cpu_before) = (Instant::now(), self.cpu());
         // The server counts this statement before it answers it.
         self.own += 1;
@@ -56,15 +55,18 @@ impl Gauge {
         Ok(Reading {
             at: before + (after - before) / 2,
             queries,
-            cpu: f64::midpoint(cpu_before, cpu_after),
-            user,
-            system,
+            cpu: CpuTime { all: f64::midpoint(cpu_before.all, cpu_after.all), ..cpu_before },
             machine,
         })
     }
 
-    fn cpu(&self) -> f64 {
-        self.pid.and_then(procfs::process_cpu).unwrap_or_default()
+    fn cpu(&mut self) -> CpuTime {
+        self.usage.as_mut().map(Usage::read).unwrap_or_default()
+    }
+
+    /// Returns the server's processes that exist now, none if it is on another host.
+    pub fn processes(&self) -> Vec<i32> {
+        self.usage.as_ref().map(Usage::processes).unwrap_or_default()
     }
 
     /// Returns how many pages the server has written from its buffer pool so far.
@@ -92,9 +94,9 @@ impl Reading {
             control: false,
             seconds: (end.at - self.at).as_secs_f64(),
             queries: work.unwrap_or_else(|| end.queries.saturating_sub(self.queries)),
-            cpu: (end.cpu - self.cpu).max(0.0),
-            user: (end.user - self.user).max(0.0),
-            system: (end.system - self.system).max(0.0),
+            cpu: (end.cpu.all - self.cpu.all).max(0.0),
+            user: (end.cpu.user - self.cpu.user).max(0.0),
+            system: (end.cpu.system - self.cpu.system).max(0.0),
             idle: machine.idle,
             steal: machine.steal,
             capacity: machine.capacity,

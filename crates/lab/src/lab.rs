@@ -151,7 +151,8 @@ impl Lab {
         }
     }
 
-    /// Starts a program in each place, on the server's CPUs, and runs `work` on it.
+    /// Starts a program in each place, on the server's CPUs, and runs `work` on it. `more` are arguments
+    /// behind those of the recipe.
     ///
     /// # Errors
     /// The first error of a start or of `work`.
@@ -159,13 +160,15 @@ impl Lab {
         &mut self,
         common: &Common,
         recipe: &Recipe,
+        more: &[String],
         mut work: impl FnMut(&mut Self, &mut Service, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
         for place in common.places() {
             self.settle(&place)?;
             self.progress.doing("starting the server");
             let folder = self.folder.path().to_owned();
-            let mut service = Service::start(&self.commands, recipe, &folder, &self.placement.server)?;
+            let cpus = &self.placement.server;
+            let mut service = Service::start(&self.commands, recipe, more, &folder, cpus)?;
             work(self, &mut service, &place)?;
         }
         Ok(())

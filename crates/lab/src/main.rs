@@ -7,6 +7,7 @@
 mod cli;
 mod clock;
 mod command;
+mod conditions;
 mod control;
 mod db;
 mod driver;
@@ -35,6 +36,7 @@ mod sysbench;
 mod target;
 mod tpcc;
 mod tpch;
+mod usage;
 mod whet;
 mod windows;
 

@@ -62,14 +62,44 @@ pub fn process_cpu(pid: i32) -> Option<f64> {
     Some(nanoseconds / 1e9)
 }
 
-/// Returns the user and system CPU seconds of a process, in the kernel's coarse split.
-pub fn process_ticks(pid: i32) -> Option<(f64, f64)> {
+/// A part of the status of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Stat {
+    /// When it began, in the kernel's clock. With the pid it identifies a process.
+    pub begun: u64,
+    /// User CPU seconds, in the kernel's coarse split.
+    pub user: f64,
+    /// System CPU seconds, likewise.
+    pub system: f64,
+}
+
+/// Returns a part of the status of a process. `None` if the process is gone.
+pub fn process_stat(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in the second field may hold anything. The text behind its last parenthesis is regular.
-    let rest = stat.rsplit_once(')')?.1;
-    let mut fields = rest.split_whitespace().skip(11).map(|w| w.parse::<f64>().unwrap_or(0.0));
-    let hertz = ticks_per_second();
-    Some((fields.next()? / hertz, fields.next()? / hertz))
+    // The name in the second field may hold anything. The text behind its last parenthesis is regular, and
+    // begins with the third field.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let field = |number: usize| fields.get(number - 3);
+    let seconds = |number| Some(field(number)?.parse::<f64>().ok()? / ticks_per_second());
+    Some(Stat { begun: field(22)?.parse().ok()?, user: seconds(14)?, system: seconds(15)? })
+}
+
+/// Returns a process and all its descendants that exist now.
+pub fn family(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = all.get(next) {
+        let tasks = fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+        let children: Vec<i32> = tasks
+            .flat_map(|task| {
+                let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                text.split_whitespace().filter_map(|w| w.parse().ok()).collect::<Vec<i32>>()
+            })
+            .collect();
+        all.extend(children);
+        next += 1;
+    }
+    all
 }
 
 /// Returns whether a process exists and is no zombie.
@@ -104,6 +134,24 @@ mod tests {
         while begin.elapsed().as_millis() < 50 {
             std::hint::spin_loop();
         }
-        assert!(is_alive(me) && process_cpu(me).unwrap() > 0.0 && process_ticks(me).is_some());
+        assert!(is_alive(me) && process_cpu(me).unwrap() > 0.0 && process_stat(me).unwrap().begun > 0);
+    }
+
+    #[test]
+    fn a_family_has_children_and_their_children() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let script = "sleep 60 & echo; wait";
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.args(["-c", script]).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        // The line comes when the child of the shell runs.
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let of_shell = family(i32::try_from(shell.id()).unwrap());
+        let mine = family(me);
+        for pid in &of_shell[1..] {
+            assert!(std::process::Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+        }
+        shell.wait().unwrap();
+        assert_eq!(of_shell.len(), 2);
+        assert!(mine[0] == me && of_shell.iter().all(|pid| mine.contains(pid)), "{mine:?} {of_shell:?}");
     }
 }

@@ -9,6 +9,11 @@ pub trait Target: std::fmt::Debug {
     /// Returns its process, or `None` if the server is on another host.
     fn pid(&self) -> Option<i32>;
 
+    /// Returns whether the process and its descendants are the server.
+    fn is_family(&self) -> bool {
+        false
+    }
+
     /// Returns the version that it reports.
     fn version(&self) -> &str;
 

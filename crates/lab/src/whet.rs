@@ -3,6 +3,7 @@
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
 use crate::record::Side;
+use crate::target::Target;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -77,6 +78,7 @@ impl Whet {
 pub struct Sides {
     whet: Option<Whet>,
     pid: i32,
+    is_family: bool,
     found: Option<Side>,
     now: Option<Side>,
 }
@@ -87,37 +89,54 @@ impl Sides {
     ///
     /// # Errors
     /// The errors of `whet status`; [`Error::Usage`] if the server is on another host.
-    pub fn of(whet: Option<&Whet>, pid: Option<i32>) -> Result<Self, Error> {
-        let Some(whet) = whet else { return Ok(Self { whet: None, pid: 0, found: None, now: None }) };
-        let pid = pid.ok_or_else(|| {
+    pub fn of(whet: Option<&Whet>, server: &dyn Target) -> Result<Self, Error> {
+        let is_family = server.is_family();
+        let Some(whet) = whet else {
+            return Ok(Self { whet: None, pid: 0, is_family, found: None, now: None });
+        };
+        let pid = server.pid().ok_or_else(|| {
             Error::Usage(
                 "the server is on another host, where whet cannot reach it: measure --null there".into(),
             )
         })?;
-        let status = whet.run("status", &[pid.to_string()])?;
-        let state = status["targets"][0]["state"].as_str();
-        let found = match state {
+        let mut sides = Self { whet: Some(whet.clone()), pid, is_family, found: None, now: None };
+        let status = whet.run("status", &sides.words())?;
+        let state = if is_family { &status["parent"]["state"] } else { &status["targets"][0]["state"] };
+        sides.found = match state.as_str() {
             Some("optimized") => Some(Side::With),
             Some("undone") => Some(Side::Without),
             _ => None,
         };
-        Ok(Self { whet: Some(whet.clone()), pid, found, now: found })
+        sides.now = sides.found;
+        Ok(sides)
+    }
+
+    /// Returns the words that name the server to whet.
+    fn words(&self) -> Vec<String> {
+        self.is_family.then(|| "--family".to_owned()).into_iter().chain([self.pid.to_string()]).collect()
     }
 
     /// Rebuilds the server under the present load. Returns `None` without doing so if there is no whet, or if
-    /// the server was found with clones: these are measured as they are.
+    /// the server was found with clones: these are measured as they are. The answer for a family is that of
+    /// the parent, with `members` in it.
     ///
     /// # Errors
     /// whet's error.
     pub fn optimize(&mut self, seconds: Option<f64>) -> Result<Option<Value>, Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.found.is_none()) else { return Ok(None) };
-        let mut words = vec![self.pid.to_string()];
+        let mut words = self.words();
         if let Some(seconds) = seconds {
             words.extend(["--seconds".to_owned(), seconds.to_string()]);
         }
         // This is set before the command, so that an interrupted `whet optimize` is undone at the end.
         self.now = Some(Side::With);
-        Ok(Some(whet.run("optimize", &words)?))
+        let mut answer = whet.run("optimize", &words)?;
+        if self.is_family {
+            let members = answer["members"].take();
+            answer = answer["parent"].take();
+            answer["members"] = members;
+        }
+        Ok(Some(answer))
     }
 
     /// Returns the events that whet models for the clones in the server. `None` without whet, or if whet has
@@ -129,7 +148,8 @@ impl Sides {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return Ok(None) };
         // The model comes with a comparison, here the shortest one. The comparison's own figures allow no
         // conclusion, which is exit code 7. They are not used.
-        let words = [&self.pid.to_string(), "--rounds", "5", "--window", "0.05"].map(str::to_owned);
+        let mut words = self.words();
+        words.extend(["--rounds", "5", "--window", "0.05"].map(str::to_owned));
         let mut answer = whet.run_unless("measure", &words, &[7])?;
         Ok(answer.get_mut("modelled").map(Value::take).filter(|m| !m.is_null()))
     }
@@ -142,7 +162,7 @@ impl Sides {
     pub fn go(&mut self, side: Side) -> Result<(), Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now != Some(side)) else { return Ok(()) };
         let word = if side == Side::With { "redo" } else { "undo" };
-        whet.run(word, &[self.pid.to_string()])?;
+        whet.run(word, &self.words())?;
         self.now = Some(side);
         Ok(())
     }
@@ -166,7 +186,7 @@ impl Drop for Sides {
             let word = if wanted == Side::With { "redo" } else { "undo" };
             let mut calm = whet.clone();
             calm.commands.interrupt = crate::interrupt::Interrupt::default();
-            let _ = calm.run(word, &[self.pid.to_string()]);
+            let _ = calm.run(word, &self.words());
         }
     }
 }

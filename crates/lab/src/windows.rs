@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::events::{self, Counting};
 use crate::gauge::{Gauge, Reading};
 use crate::lab::Lab;
-use crate::record::{Event, Second, Side, Step};
+use crate::record::{Event, Latency, Second, Side, Step};
 use crate::stats;
 use crate::steady;
 use crate::target::Target;
@@ -68,21 +68,46 @@ pub trait Load {
     fn figures(&mut self) -> Option<LoadFigures> {
         None
     }
+
+    /// Returns the latencies measured so far, by side and kind. Empty if the load measures none.
+    fn latencies(&self) -> Vec<Latency> {
+        Vec::new()
+    }
+
+    /// Returns how many requests failed for reasons of the data.
+    fn retried(&self) -> u64 {
+        0
+    }
+}
+
+/// Measures a step: warms the load up, optimizes the server unless it was found with clones, and takes all
+/// windows of the plan. Records what the load measured, and returns its [`Load::retried`].
+///
+/// # Errors
+/// The errors of the load, the server, whet and the folder.
+pub fn measure(
+    lab: &mut Lab,
+    step: &Step,
+    server: &dyn Target,
+    sides: &mut Sides,
+    plan: Plan,
+    load: &mut dyn Load,
+) -> Result<u64, Error> {
+    Measuring::new(lab, step, server, sides, plan)?.all(load)?;
+    for latency in load.latencies() {
+        lab.folder.add(step, Event::Latency(latency))?;
+    }
+    Ok(load.retried())
 }
 
 /// A server being measured under a load.
 #[derive(Debug)]
-pub struct Measuring<'a> {
-    /// The lab with its run.
-    pub lab: &'a mut Lab,
-    /// The step.
-    pub step: &'a Step,
-    /// The server.
-    pub server: &'a dyn Target,
+struct Measuring<'a> {
+    lab: &'a mut Lab,
+    step: &'a Step,
     /// The side that the server is on, and how to change it.
-    pub sides: &'a mut Sides,
-    /// How long and how often to measure.
-    pub plan: Plan,
+    sides: &'a mut Sides,
+    plan: Plan,
     gauge: Gauge,
     begin: Instant,
     /// Pages that the server had written at the end of the last second.
@@ -91,10 +116,7 @@ pub struct Measuring<'a> {
 
 impl<'a> Measuring<'a> {
     /// Begins to measure a load that has just begun.
-    ///
-    /// # Errors
-    /// An error if the server does not answer.
-    pub fn new(
+    fn new(
         lab: &'a mut Lab,
         step: &'a Step,
         server: &'a dyn Target,
@@ -102,14 +124,11 @@ impl<'a> Measuring<'a> {
         plan: Plan,
     ) -> Result<Self, Error> {
         let gauge = Gauge::new(server)?;
-        Ok(Self { lab, step, server, sides, plan, gauge, begin: Instant::now(), flushed: None })
+        Ok(Self { lab, step, sides, plan, gauge, begin: Instant::now(), flushed: None })
     }
 
     /// Warms up, optimizes the server unless it was found with clones, and measures all windows.
-    ///
-    /// # Errors
-    /// The errors of the load, the server, whet and the folder.
-    pub fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
+    fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
         self.warm_up(load)?;
         self.lab.progress.doing("whet optimize");
         if let Some(answer) = self.sides.optimize(self.plan.sampling)? {
@@ -165,12 +184,12 @@ impl<'a> Measuring<'a> {
             self.flushed = Some(self.gauge.flushed()?);
         }
         load.side(Some(side).filter(|_| !pair.control));
-        let counting = match self.server.pid().filter(|_| self.lab.machine.pmu) {
-            Some(pid) => {
-                let table = events::table(&self.lab.machine.identity);
-                Counting::begin(&self.lab.commands, pid, self.plan.window, table)?
-            }
-            None => None,
+        let counted = if self.lab.machine.pmu { self.gauge.processes() } else { Vec::new() };
+        let counting = if counted.is_empty() {
+            None
+        } else {
+            let table = events::table(&self.lab.machine.identity);
+            Counting::begin(&self.lab.commands, &counted, self.plan.window, table)?
         };
         let begin = (self.gauge.read()?, load.work());
         let mut last = begin;

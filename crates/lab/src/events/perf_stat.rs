@@ -32,7 +32,7 @@ impl Counting {
     /// An error if perf cannot be started.
     pub fn begin(
         commands: &Commands,
-        pid: i32,
+        pids: &[i32],
         window: Duration,
         table: &Table,
     ) -> Result<Option<Self>, Error> {
@@ -46,7 +46,8 @@ impl Counting {
             };
             spec = spec.arg("-e").arg(events);
         }
-        let spec = spec.args(["-p", &pid.to_string(), "--", "sleep"]).arg(window.as_secs_f64().to_string());
+        let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        let spec = spec.args(["-p", &pids.join(","), "--", "sleep"]).arg(window.as_secs_f64().to_string());
         let running = commands.spawn(&spec, Stdio::null(), Stdio::piped())?;
         Ok(Some(Self { running, slots: table.slots }))
     }

@@ -9,7 +9,7 @@ use crate::options::{Database, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::whet::Sides;
-use crate::windows::{Load, Measuring};
+use crate::windows::{Load, measure};
 use clap::Args;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row, Statement};
@@ -89,7 +89,7 @@ impl FixedRate {
         lab.each_server(&self.database, &settings, |lab, installation, place| {
             let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let step = Step::of(&installation.name, "point_select", place, self.threads);
             lab.step(&step, &mut server, |lab, server| {
                 self.measure(lab, &step, server, &mut sides, sysbench.rows)
@@ -123,11 +123,7 @@ impl FixedRate {
         lab.folder.add(step, Event::Rate { per_second: rate, of })?;
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
         let mut load = drive(lab.seed, Some(rate))?;
-        Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
-        for latency in load.latencies() {
-            lab.folder.add(step, Event::Latency(latency))?;
-        }
-        Ok(load.retried())
+        measure(lab, step, server, sides, plan, &mut load)
     }
 
     /// Returns the requests per second at full speed, measured for at most three seconds after a warm-up of one

@@ -4,6 +4,7 @@ use super::fixed_rate::FixedRate;
 use super::interpreters::Interpreters;
 use super::key_value::KeyValue;
 use super::oltp_rw::OltpRw;
+use super::pgbench::Pgbench;
 use super::scaling::Scaling;
 use super::stalls::Stalls;
 use super::tpcc::Tpcc;
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::lab::Lab;
 use crate::machine::{Topology, Wanted, place};
 use crate::options::{Common, Database};
+use crate::service::postgres::postgres;
 use crate::service::{Protocol, Recipe, interpreter, key_value, nginx};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
@@ -46,6 +48,11 @@ pub enum Scenario {
         after_help = "No keying and thinking times, so results are not tpmC.\n\nExamples:\n  whet-lab tpcc\n  whet-lab tpcc --server mariadb-10.1 --server mariadb-10.2\n  whet-lab tpcc --warehouses 20 --threads 32 --server-binary /opt/a/bin/mysqld --server-binary /opt/b/bin/mysqld"
     )]
     Tpcc(Tpcc),
+    /// PostgreSQL: the loads of pgbench with more and more connections.
+    #[command(
+        after_help = "Examples:\n  whet-lab pgbench\n  whet-lab pgbench --tests select-only --threads 1,8,32 --scale 50"
+    )]
+    Pgbench(Pgbench),
     /// Redis: reads and writes of random keys.
     #[command(after_help = "Examples:\n  whet-lab redis\n  whet-lab redis --threads 1,8,32 --writes 50")]
     Redis(KeyValue),
@@ -71,6 +78,7 @@ impl Scenario {
             Self::OltpRw(_) => "oltp-rw",
             Self::FixedRate(_) => "fixed-rate",
             Self::Tpcc(_) => "tpcc",
+            Self::Pgbench(_) => "pgbench",
             Self::Redis(_) => "redis",
             Self::Memcached(_) => "memcached",
             Self::Web(_) => "web",
@@ -86,6 +94,7 @@ impl Scenario {
             Self::OltpRw(s) => &s.database.common,
             Self::FixedRate(s) => &s.database.common,
             Self::Tpcc(s) => &s.database.common,
+            Self::Pgbench(s) => &s.common,
             Self::Redis(s) | Self::Memcached(s) => &s.common,
             Self::Web(s) => &s.common,
             Self::Interpreters(s) => &s.common,
@@ -100,6 +109,7 @@ impl Scenario {
             Self::OltpRw(s) => &mut s.database.common,
             Self::FixedRate(s) => &mut s.database.common,
             Self::Tpcc(s) => &mut s.database.common,
+            Self::Pgbench(s) => &mut s.common,
             Self::Redis(s) | Self::Memcached(s) => &mut s.common,
             Self::Web(s) => &mut s.common,
             Self::Interpreters(s) => &mut s.common,
@@ -114,7 +124,9 @@ impl Scenario {
             Self::OltpRw(s) => Some(&s.database),
             Self::FixedRate(s) => Some(&s.database),
             Self::Tpcc(s) => Some(&s.database),
-            Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => None,
+            Self::Pgbench(_) | Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => {
+                None
+            }
         }
     }
 
@@ -126,7 +138,9 @@ impl Scenario {
             Self::OltpRw(s) => Some(&mut s.database),
             Self::FixedRate(s) => Some(&mut s.database),
             Self::Tpcc(s) => Some(&mut s.database),
-            Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => None,
+            Self::Pgbench(_) | Self::Redis(_) | Self::Memcached(_) | Self::Web(_) | Self::Interpreters(_) => {
+                None
+            }
         }
     }
 
@@ -136,6 +150,7 @@ impl Scenario {
     /// [`Error::Usage`] if a language has no interpreter.
     pub fn recipes(&self) -> Result<Vec<Recipe>, Error> {
         match self {
+            Self::Pgbench(_) => Ok(vec![postgres()]),
             Self::Redis(_) => Ok(vec![key_value(Protocol::Redis)]),
             Self::Memcached(_) => Ok(vec![key_value(Protocol::Memcached)]),
             Self::Web(_) => Ok(vec![nginx()]),
@@ -159,7 +174,7 @@ impl Scenario {
             Self::Stalls(_) | Self::OltpRw(_) | Self::Scaling(_) => "queries",
             Self::FixedRate(_) | Self::Redis(_) | Self::Memcached(_) | Self::Web(_) => "requests",
             Self::Interpreters(_) => "units",
-            Self::Tpcc(_) => "transactions",
+            Self::Tpcc(_) | Self::Pgbench(_) => "transactions",
         }
     }
 
@@ -174,6 +189,7 @@ impl Scenario {
                 Self::OltpRw(s) => s.threads.len(),
                 Self::FixedRate(_) => 1,
                 Self::Tpcc(s) => s.threads.len(),
+                Self::Pgbench(s) => s.tests.len() * s.threads.len(),
                 Self::Redis(s) | Self::Memcached(s) => s.threads.len(),
                 Self::Web(s) => s.threads.len(),
                 Self::Interpreters(s) => s.languages.len(),
@@ -191,6 +207,7 @@ impl Scenario {
             Self::OltpRw(s) => s.run(lab),
             Self::FixedRate(s) => s.run(lab),
             Self::Tpcc(s) => s.run(lab),
+            Self::Pgbench(s) => s.run(lab),
             Self::Redis(s) => s.run(lab, Protocol::Redis),
             Self::Memcached(s) => s.run(lab, Protocol::Memcached),
             Self::Web(s) => s.run(lab),

@@ -5,9 +5,8 @@ use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
 use crate::service::{Units, interpreter};
-use crate::target::Target;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -45,13 +44,12 @@ impl Interpreters {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         for language in &self.languages {
             let recipe = interpreter(language).map_err(Error::Usage)?;
-            lab.each_service(&self.common, &recipe, |lab, service, place| {
-                let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            lab.each_service(&self.common, &recipe, &[], |lab, service, place| {
+                let mut sides = Sides::of(lab.whet.as_ref(), service)?;
                 let step = Step::of(&service.name, "units of work", place, 1);
                 let mut load = Units::of(service);
                 lab.step(&step, service, |lab, service| {
-                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
-                    Ok(0)
+                    measure(lab, &step, service, &mut sides, plan, &mut load)
                 })?;
                 sides.restore()
             })?;

@@ -4,11 +4,10 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
-use crate::record::{Event, Step};
+use crate::record::Step;
 use crate::service::{Client, Protocol, key_value};
-use crate::target::Target;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -49,21 +48,17 @@ impl KeyValue {
     pub fn run(&self, lab: &mut Lab, protocol: Protocol) -> Result<(), Error> {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
         let writes = f64::from(self.writes) / 100.0;
-        lab.each_service(&self.common, &key_value(protocol), |lab, service, place| {
+        lab.each_service(&self.common, &key_value(protocol), &[], |lab, service, place| {
             let client = |socket: &Path| Client::of_keys(socket, protocol, self.keys, writes, self.bytes);
             client(&service.socket)?.fill()?;
-            let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            let mut sides = Sides::of(lab.whet.as_ref(), service)?;
             for &threads in &self.threads {
                 let load = format!("{}% writes", self.writes);
                 let step = Step::of(&service.name, &load, place, threads);
                 lab.step(&step, service, |lab, service| {
                     let clients = (0..threads).map(|_| client(&service.socket)).collect::<Result<_, _>>()?;
                     let mut load = Driver::start(clients, &["read", "write"], lab.seed, None);
-                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
-                    for latency in load.latencies() {
-                        lab.folder.add(&step, Event::Latency(latency))?;
-                    }
-                    Ok(load.retried())
+                    measure(lab, &step, service, &mut sides, plan, &mut load)
                 })?;
             }
             sides.restore()

@@ -6,7 +6,7 @@ use crate::lab::Lab;
 use crate::options::{Database, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -50,14 +50,13 @@ impl OltpRw {
         lab.each_server(&self.database, &settings, |lab, installation, place| {
             let mut server = installation.start()?;
             lab.fill(&sysbench, &mut server)?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             for &threads in &self.threads {
                 let step = Step::of(&installation.name, "oltp_read_write", place, threads);
                 let sides = &mut sides;
                 lab.step(&step, &mut server, |lab, server| {
                     let mut load = sysbench.start(&step.load, &server.address, threads, lab.seed)?;
-                    Measuring::new(lab, &step, server, sides, plan)?.all(&mut load)?;
-                    Ok(0)
+                    measure(lab, &step, server, sides, plan, &mut load)
                 })?;
             }
             sides.restore()

@@ -93,7 +93,7 @@ impl Scaling {
             lab.progress.doing("filling tables");
             let interrupt = lab.commands.interrupt.clone();
             tpch::fill(&server.address, &data, &interrupt).map_err(|e| server.explain(e))?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let may_use = lab.placement.server.clone();
             for cpus in self.cpus(may_use.len()) {
                 let set = may_use.get(..cpus).ok_or_else(|| {

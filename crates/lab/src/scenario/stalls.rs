@@ -5,7 +5,7 @@ use crate::lab::Lab;
 use crate::options::{Database, seconds, some};
 use crate::record::Step;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -63,14 +63,13 @@ impl Stalls {
                     lab.fill(&sysbench, &mut server)?;
                     filled = true;
                 }
-                let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+                let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
                 for &threads in &self.threads {
                     let step = Step::of(&installation.name, test, place, threads);
                     let sides = &mut sides;
                     lab.step(&step, &mut server, |lab, server| {
                         let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;
-                        Measuring::new(lab, &step, server, sides, plan)?.all(&mut load)?;
-                        Ok(0)
+                        measure(lab, &step, server, sides, plan, &mut load)
                     })?;
                 }
                 sides.restore()?;

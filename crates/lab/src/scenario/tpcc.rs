@@ -1,6 +1,7 @@
 //! TPC-C-like transactions in cache: CPU use over time, stalls, latencies of each transaction, several
 //! servers side by side.
 
+use crate::conditions::check;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
@@ -9,7 +10,7 @@ use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::tpcc::{CONDITIONS, KINDS, Scale, Terminal, create, fill};
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +61,7 @@ impl Tpcc {
             let interrupt = lab.commands.interrupt.clone();
             made.and_then(|()| fill(&server.address, scale, lab.seed, &interrupt))
                 .map_err(|e| server.explain(e))?;
-            let mut sides = Sides::of(lab.whet.as_ref(), server.pid)?;
+            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             for &threads in &self.threads {
                 let load = format!("tpcc-{}w", scale.warehouses);
                 let step = Step::of(&installation.name, &load, place, threads);
@@ -80,7 +81,11 @@ impl Tpcc {
         sides: &mut Sides,
         scale: Scale,
     ) -> Result<u64, Error> {
-        check(lab, step, server, "before")?;
+        let check = |lab: &mut Lab, when| {
+            let mut db = server.address.enter()?;
+            check(lab, step, &CONDITIONS, when, |sql| db.one(sql))
+        };
+        check(lab, "before")?;
         let terminals = (1_u32..=scale.warehouses)
             .cycle()
             .take(step.threads)
@@ -91,35 +96,10 @@ impl Tpcc {
         }
         let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
-        Measuring::new(lab, step, server, sides, plan)?.all(&mut load)?;
-        for latency in load.latencies() {
-            lab.folder.add(step, Event::Latency(latency))?;
-        }
-        let retried = load.retried();
+        let retried = measure(lab, step, server, sides, plan, &mut load)?;
         // All terminals must have ended before the data is checked.
         drop(load);
-        check(lab, step, server, "after")?;
+        check(lab, "after")?;
         Ok(retried)
-    }
-}
-
-/// Checks all conditions. All are recorded before the first broken condition is returned as an error.
-fn check(lab: &mut Lab, step: &Step, server: &Server, when: &str) -> Result<(), Error> {
-    lab.progress.doing("checking the data");
-    let mut db = server.address.enter()?;
-    let mut broken = None;
-    for condition in CONDITIONS {
-        lab.commands.interrupt.check()?;
-        let count: u64 = db.one(condition.sql)?;
-        let name = format!("{} ({when} the run)", condition.name);
-        let found = if count == 0 { "no row breaks it".to_owned() } else { format!("{count} rows break it") };
-        if count > 0 {
-            broken.get_or_insert_with(|| format!("condition {name}: {found}"));
-        }
-        lab.folder.add(step, Event::Check { name, ok: count == 0, found })?;
-    }
-    match broken {
-        Some(what) => Err(Error::Inconsistent { load: step.load.clone(), what }),
-        None => Ok(()),
     }
 }

@@ -4,11 +4,10 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
-use crate::record::{Event, Step};
+use crate::record::Step;
 use crate::service::{Client, nginx};
-use crate::target::Target;
 use crate::whet::Sides;
-use crate::windows::Measuring;
+use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -45,25 +44,21 @@ impl Web {
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_service(&self.common, &nginx(), |lab, service, place| {
+        lab.each_service(&self.common, &nginx(), &[], |lab, service, place| {
             let www = service.folder().join("www");
             fs::create_dir_all(&www).map_err(Error::file(&www))?;
             for file in 0..self.files {
                 let path = www.join(file.to_string());
                 fs::write(&path, "x".repeat(self.bytes)).map_err(Error::file(&path))?;
             }
-            let mut sides = Sides::of(lab.whet.as_ref(), service.pid())?;
+            let mut sides = Sides::of(lab.whet.as_ref(), service)?;
             for &threads in &self.threads {
                 let step = Step::of(&service.name, &format!("files of {} bytes", self.bytes), place, threads);
                 lab.step(&step, service, |lab, service| {
                     let client = |_| Client::of_files(&service.socket, self.files);
                     let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
                     let mut load = Driver::start(clients, &["get"], lab.seed, None);
-                    Measuring::new(lab, &step, service, &mut sides, plan)?.all(&mut load)?;
-                    for latency in load.latencies() {
-                        lab.folder.add(&step, Event::Latency(latency))?;
-                    }
-                    Ok(load.retried())
+                    measure(lab, &step, service, &mut sides, plan, &mut load)
                 })?;
             }
             sides.restore()

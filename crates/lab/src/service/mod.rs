@@ -1,7 +1,8 @@
-//! Servers other than databases, and interpreters. Each is one process in a folder of its own, and ends with
-//! the lab.
+//! Servers other than those of the MySQL family, and interpreters. Each is one process, or a parent with its
+//! children, in a folder of its own, and ends with the lab.
 
 mod client;
+pub mod postgres;
 mod recipe;
 mod units;
 
@@ -30,6 +31,9 @@ pub struct Service {
     pub name: String,
     /// The path of its Unix socket. A program without a socket does not create it.
     pub socket: PathBuf,
+    /// The path of the program.
+    pub program: PathBuf,
+    is_family: bool,
     version: String,
     log: PathBuf,
     process: Running,
@@ -38,13 +42,19 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a program on these CPUs and waits until it serves. Its folder lies in `run`, and so does its
-    /// log.
+    /// Starts a program on these CPUs and waits until it serves. `more` are arguments behind those of the
+    /// recipe. Its folder lies in `run`, and so does its log.
     ///
     /// # Errors
     /// [`Error::Missing`] if the program is not installed; [`Error::ServerStart`] if it ends or does not
     /// serve in time.
-    pub fn start(commands: &Commands, recipe: &Recipe, run: &Path, cpus: &[usize]) -> Result<Self, Error> {
+    pub fn start(
+        commands: &Commands,
+        recipe: &Recipe,
+        more: &[String],
+        run: &Path,
+        cpus: &[usize],
+    ) -> Result<Self, Error> {
         let program = recipe.locate()?;
         let said = commands.run(&Spec::new(&program).arg(recipe.version), PATIENCE)?;
         let version = format!("{}{}", said.out, said.err).trim().to_owned();
@@ -57,17 +67,16 @@ impl Service {
         for dir in [&folder, &logs] {
             fs::create_dir_all(dir).map_err(Error::file(dir))?;
         }
-        let is_long = folder.join("s").as_os_str().len() > SOCKET_PATH;
+        let is_long = folder.join(recipe.socket).as_os_str().len() > SOCKET_PATH;
         let short = is_long.then(|| tempfile::Builder::new().prefix("whet-lab-").tempdir()).transpose();
         let short = short.map_err(Error::file("/tmp"))?;
-        let socket = short.as_ref().map_or(folder.as_path(), tempfile::TempDir::path).join("s");
-        for (file, text) in (recipe.files)(&folder, &socket) {
-            let path = folder.join(file);
-            fs::write(&path, text).map_err(Error::file(&path))?;
-        }
+        let at = short.as_ref().map_or(folder.as_path(), tempfile::TempDir::path);
+        let socket = at.join(recipe.socket);
+        prepare(commands, recipe, &program, [&folder, &socket], cpus)?;
         let log = logs.join(format!("{name}.log"));
         let file = fs::File::create(&log).map_err(Error::file(&log))?;
-        let spec = Spec::new(program).args((recipe.arguments)(&folder, &socket)).on(cpus);
+        let spec = Spec::new(&program).args((recipe.arguments)(&folder, &socket)).args(more);
+        let spec = recipe.of_user(spec).on(cpus).ends_by(recipe.end);
         // The output of a server goes to its log. The lab counts the lines that other programs print.
         let out = if recipe.serves {
             Stdio::from(file.try_clone().map_err(Error::file(&log))?)
@@ -76,7 +85,9 @@ impl Service {
         };
         let process = commands.spawn(&spec, out, Stdio::from(file))?;
         let version = version.lines().next().unwrap_or_default().to_owned();
-        let mut service = Self { name, socket, version, log, process, folder, _short: short };
+        let is_family = recipe.is_family;
+        let mut service =
+            Self { name, socket, program, is_family, version, log, process, folder, _short: short };
         if recipe.serves {
             service.wait_until_up(commands)?;
         }
@@ -118,6 +129,10 @@ impl Target for Service {
         Some(self.process.pid())
     }
 
+    fn is_family(&self) -> bool {
+        self.is_family
+    }
+
     fn version(&self) -> &str {
         &self.version
     }
@@ -147,6 +162,29 @@ impl Drop for Service {
     }
 }
 
+/// Fills the folder of a program. The paths are those of its folder and of its socket.
+fn prepare(
+    commands: &Commands,
+    recipe: &Recipe,
+    program: &Path,
+    paths: [&Path; 2],
+    cpus: &[usize],
+) -> Result<(), Error> {
+    let [folder, socket] = paths;
+    for (file, text) in (recipe.files)(folder, socket) {
+        let path = folder.join(file);
+        fs::write(&path, text).map_err(Error::file(&path))?;
+    }
+    if let Some(user) = recipe.user.filter(|_| rustix::process::geteuid().is_root()) {
+        let folders = [folder, socket.parent().unwrap_or(folder)];
+        commands.must(&Spec::new("chown").arg(user).args(folders), PATIENCE)?;
+    }
+    if let Some(setup) = recipe.setup {
+        commands.must(&recipe.of_user(setup(program, folder)).on(cpus), PATIENCE)?;
+    }
+    Ok(())
+}
+
 /// Returns the first number with a dot in a program's output of its version.
 fn number(text: &str) -> String {
     let words = text.split(|c: char| !(c.is_ascii_digit() || c == '.'));
@@ -161,6 +199,7 @@ mod tests {
     #[test]
     fn versions_as_programs_print_them() {
         let said = [
+            "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)",
             "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64",
             "memcached 1.6.18",
             "nginx version: nginx/1.22.1",
@@ -169,6 +208,9 @@ mod tests {
             "PHP 8.2.36 (cli) (built: Nov 18 2026 20:02:04) (NTS)",
             "none",
         ];
-        assert_eq!(said.map(number), ["7.0.15", "1.6.18", "1.22.1", "3.11.2", "3.1.2", "8.2.36", "unknown"]);
+        assert_eq!(
+            said.map(number),
+            ["15.18", "7.0.15", "1.6.18", "1.22.1", "3.11.2", "3.1.2", "8.2.36", "unknown"]
+        );
     }
 }

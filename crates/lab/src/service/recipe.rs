@@ -2,8 +2,9 @@
 //! process that it starts.
 
 use super::client::Protocol;
-use crate::command::find;
+use crate::command::{Spec, find};
 use crate::error::Error;
+use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 
 /// The way to start a program. The functions take its folder and its socket.
@@ -23,9 +24,43 @@ pub struct Recipe {
     pub files: fn(&Path, &Path) -> Vec<(&'static str, String)>,
     /// Whether it serves at the socket.
     pub serves: bool,
+    /// The name of the socket in its folder.
+    pub socket: &'static str,
+    /// The user that it runs as if the lab is root. `None` means root.
+    pub user: Option<&'static str>,
+    /// The command that fills its folder before it is started. The first path is that of the program.
+    pub setup: Option<fn(&Path, &Path) -> Spec>,
+    /// The signal that ends it in order.
+    pub end: Signal,
+    /// Whether its descendants serve as well.
+    pub is_family: bool,
 }
 
+/// What most programs have in common.
+pub(super) const USUAL: Recipe = Recipe {
+    name: "",
+    programs: &[],
+    package: "",
+    version: "--version",
+    arguments: |_, _| Vec::new(),
+    files: |_, _| Vec::new(),
+    serves: true,
+    socket: "s",
+    user: None,
+    setup: None,
+    end: Signal::TERM,
+    is_family: false,
+};
+
 impl Recipe {
+    /// Runs a program as the recipe's user.
+    pub fn of_user(&self, spec: Spec) -> Spec {
+        match self.user {
+            Some(user) => spec.run_as(user),
+            None => spec,
+        }
+    }
+
     /// Returns the path of the program.
     ///
     /// # Errors
@@ -38,11 +73,7 @@ impl Recipe {
     }
 }
 
-fn no_files(_: &Path, _: &Path) -> Vec<(&'static str, String)> {
-    Vec::new()
-}
-
-fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+pub(super) fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
@@ -53,7 +84,6 @@ pub fn key_value(protocol: Protocol) -> Recipe {
             name: "redis",
             programs: &["redis-server"],
             package: "redis-server",
-            version: "--version",
             arguments: |folder, socket| {
                 let (folder, socket) = (folder.display().to_string(), socket.display().to_string());
                 words([
@@ -69,18 +99,15 @@ pub fn key_value(protocol: Protocol) -> Recipe {
                     "no",
                 ])
             },
-            files: no_files,
-            serves: true,
+            ..USUAL
         },
         Protocol::Memcached => Recipe {
             name: "memcached",
             programs: &["memcached"],
             package: "memcached",
-            version: "--version",
             // memcached refuses to run as root without `-u`. The server is private and has no network.
             arguments: |_, socket| words(["-s", &socket.display().to_string(), "-m", "256", "-u", "root"]),
-            files: no_files,
-            serves: true,
+            ..USUAL
         },
     }
 }
@@ -115,7 +142,7 @@ pub fn nginx() -> Recipe {
             lines.push("}\n".to_owned());
             vec![("nginx.conf", lines.join("\n"))]
         },
-        serves: true,
+        ..USUAL
     }
 }
 
@@ -128,10 +155,10 @@ const INTERPRETERS: [(&str, Recipe); 3] = [
             // The first python3 in PATH may be a version manager's script.
             programs: &["/usr/bin/python3", "python3"],
             package: "python3",
-            version: "--version",
             arguments: |folder, _| vec![folder.join("work.py").display().to_string()],
             files: |_, _| vec![("work.py", include_str!("../../assets/interpreters/work.py").to_owned())],
             serves: false,
+            ..USUAL
         },
     ),
     (
@@ -140,10 +167,10 @@ const INTERPRETERS: [(&str, Recipe); 3] = [
             name: "ruby",
             programs: &["ruby"],
             package: "ruby",
-            version: "--version",
             arguments: |folder, _| vec![folder.join("work.rb").display().to_string()],
             files: |_, _| vec![("work.rb", include_str!("../../assets/interpreters/work.rb").to_owned())],
             serves: false,
+            ..USUAL
         },
     ),
     (
@@ -152,10 +179,10 @@ const INTERPRETERS: [(&str, Recipe); 3] = [
             name: "php",
             programs: &["php"],
             package: "php-cli",
-            version: "--version",
             arguments: |folder, _| vec![folder.join("work.php").display().to_string()],
             files: |_, _| vec![("work.php", include_str!("../../assets/interpreters/work.php").to_owned())],
             serves: false,
+            ..USUAL
         },
     ),
 ];

@@ -1,14 +1,7 @@
 //! The specification's consistency conditions (clause 3.3.2), each as a statement that counts the rows that
 //! break it.
 
-/// A consistency condition.
-#[derive(Clone, Copy, Debug)]
-pub struct Condition {
-    /// Its number in clause 3.3.2, and the condition.
-    pub name: &'static str,
-    /// The statement that counts the rows that break it.
-    pub sql: &'static str,
-}
+use crate::conditions::Condition;
 
 /// The conditions that hold after transactions. Condition 11 is left out: it holds only for data without
 /// transactions.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may fail, and reports")]
 
 mod page;
+mod pgbench;
 mod runs;
 mod services;
 mod support;
