@@ -1,6 +1,6 @@
 //! Consistent execution counts of one function.
 
-use crate::flow_graph::{Edge, FlowGraph, UNLIKELY};
+use crate::flow_graph::{self, BlockFlow, Edge, FlowGraph, UNLIKELY};
 use code::{BlockId, Cfg, Dest, Term};
 
 /// Execution counts of each block and edge of a function, up to a factor. Counts are consistent if for every
@@ -89,27 +89,29 @@ fn inside(dest: Dest, n: usize) -> Option<usize> {
 pub fn infer(cfg: &Cfg, weights: &[u64]) -> Counts {
     let (graph, degrees) = graph_of(cfg, weights);
     let flow = graph.infer();
-    let unsigned = |v: &[i64]| v.iter().map(|&f| u64::try_from(f).unwrap_or(0)).collect::<Vec<u64>>();
-    let mut edges = unsigned(&flow.edges).into_iter();
-    let inflow = unsigned(&flow.entrances);
+    let unsigned = |f: i64| u64::try_from(f).unwrap_or(0);
+    let by_block = |f: fn(&BlockFlow) -> i64| flow.blocks.iter().map(|b| unsigned(f(b))).collect();
+    let mut edges = flow.edges.iter().map(|&f| unsigned(f));
+    let inflow: Vec<u64> = by_block(|b| b.entrance);
     Counts {
         entry: inflow.first().copied().unwrap_or(0),
-        blocks: unsigned(&flow.blocks),
+        blocks: by_block(|b| b.runs),
         edges: degrees.into_iter().map(|degree| edges.by_ref().take(degree).collect()).collect(),
         inflow,
-        outflow: unsigned(&flow.exits),
+        outflow: by_block(|b| b.exit),
     }
 }
 
 /// Returns the flow graph of a function, and how many edges each block has.
 pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
     let n = cfg.blocks.len();
-    let mut graph = FlowGraph {
-        weights: (0..n).map(|b| weights.get(b).copied().unwrap_or(0)).collect(),
-        entrances: vec![None; n],
-        exits: cfg.blocks.iter().map(|b| exit_cost(&b.term)).collect(),
-        edges: Vec::new(),
+    let block = |(b, block): (usize, &code::Block)| flow_graph::Block {
+        weight: weights.get(b).copied().unwrap_or(0),
+        entrance: None,
+        exit: exit_cost(&block.term),
     };
+    let blocks = cfg.blocks.iter().enumerate().map(block).collect();
+    let mut graph = FlowGraph { blocks, edges: Vec::new() };
     let mut degrees = Vec::with_capacity(n);
     let mut entered = vec![false; n];
     for (from, id) in (0..n).zip(0u32..) {
@@ -132,7 +134,7 @@ pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
         degrees.push(graph.edges.len() - before);
     }
     for (b, block) in cfg.blocks.iter().enumerate() {
-        graph.entrances[b] = match b {
+        graph.blocks[b].entrance = match b {
             0 => Some(0),
             _ if block.landing_pad => Some(UNLIKELY),
             _ if !entered[b] => Some(0),

@@ -80,14 +80,14 @@ pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     for ((at, id), degree) in (0..).zip(0u32..).zip(degrees) {
         let b = BlockId(id);
         let mut link = |from, to, place, cost: i64| links.push(Link { from, to, place, rare: cost > 0 });
-        if let Some(cost) = graph.entrances[at] {
+        if let Some(cost) = graph.blocks[at].entrance {
             link(WORLD, enter(at), Place::Entrance(b), cost);
         }
         link(enter(at), leave(at), Place::Block(b), 0);
         for (index, edge) in (0u32..).zip(edges.by_ref().take(degree)) {
             link(leave(at), edge.to.map_or(WORLD, enter), Place::Edge(b, index), edge.cost);
         }
-        if let Some(cost) = graph.exits[at] {
+        if let Some(cost) = graph.blocks[at].exit {
             link(leave(at), WORLD, Place::Exit(b), cost);
         }
     }
