@@ -18,27 +18,27 @@ pub fn in_cycles(cfg: &Cfg) -> Vec<bool> {
             }
         });
     }
-    let mut search = Search {
-        found: vec![None; edges.len()],
-        next: 0,
-        lowest: vec![0; edges.len()],
-        open: Vec::new(),
-        in_cycle: vec![false; edges.len()],
-    };
+    let mut search = Search { blocks: vec![Block::default(); edges.len()], next: 0, open: Vec::new() };
     (0..edges.len()).for_each(|b| search.run(&edges, b));
-    search.in_cycle
+    search.blocks.iter().map(|b| b.in_cycle).collect()
+}
+
+/// The state of one block in a search.
+#[derive(Clone, Default)]
+struct Block {
+    /// Its number in the order of discovery; `usize::MAX` once its component is complete.
+    found: Option<usize>,
+    /// The lowest number of an open block that it is known to reach.
+    lowest: usize,
+    in_cycle: bool,
 }
 
 struct Search {
-    /// For each block its number in the order of discovery; `usize::MAX` once its component is complete.
-    found: Vec<Option<usize>>,
+    blocks: Vec<Block>,
     /// The number of the next block to be found.
     next: usize,
-    /// For each block the lowest number of an open block that it is known to reach.
-    lowest: Vec<usize>,
     /// Blocks whose component is not complete yet, in the order of discovery.
     open: Vec<usize>,
-    in_cycle: Vec<bool>,
 }
 
 impl Search {
@@ -50,30 +50,37 @@ impl Search {
             let b = *b;
             if let Some(&to) = edges[b].get(*gone) {
                 *gone += 1;
-                self.in_cycle[b] |= to == b;
-                match self.found[to] {
+                self.blocks[b].in_cycle |= to == b;
+                match self.blocks[to].found {
                     None => self.enter(to, &mut path),
-                    Some(found) => self.lowest[b] = self.lowest[b].min(found),
+                    Some(found) => self.lower(b, found),
                 }
                 continue;
             }
             path.pop();
             if let Some(&(before, _)) = path.last() {
-                self.lowest[before] = self.lowest[before].min(self.lowest[b]);
+                self.lower(before, self.blocks[b].lowest);
             }
-            if self.found[b] == Some(self.lowest[b]) {
+            if self.blocks[b].found == Some(self.blocks[b].lowest) {
                 self.complete(b);
             }
         }
     }
 
     fn enter(&mut self, b: usize, path: &mut Vec<(usize, usize)>) {
-        if self.found[b].is_none() {
-            (self.found[b], self.lowest[b]) = (Some(self.next), self.next);
+        let block = &mut self.blocks[b];
+        if block.found.is_none() {
+            (block.found, block.lowest) = (Some(self.next), self.next);
             self.next += 1;
             self.open.push(b);
             path.push((b, 0));
         }
+    }
+
+    /// Notes that a block reaches the open block of this number.
+    fn lower(&mut self, b: usize, found: usize) {
+        let block = &mut self.blocks[b];
+        block.lowest = block.lowest.min(found);
     }
 
     /// Completes the component that was entered by `first`: all open blocks found since.
@@ -81,8 +88,9 @@ impl Search {
         let from = self.open.iter().rposition(|b| *b == first).unwrap_or(0);
         let component = self.open.split_off(from);
         for &b in &component {
-            self.found[b] = Some(usize::MAX);
-            self.in_cycle[b] |= component.len() > 1;
+            let block = &mut self.blocks[b];
+            block.found = Some(usize::MAX);
+            block.in_cycle |= component.len() > 1;
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn arb_counts() -> impl Strategy<Value = (Counts, Counts)> {
     (some(7), some(3), unseen).prop_map(|(a, b, unseen)| {
         let mut both = (profile::infer(&caller(), &a), profile::infer(&callee(), &b));
         for counts in [&mut both.0, &mut both.1] {
-            counts.outflow.iter_mut().zip(&unseen).for_each(|(n, more)| *n += more);
+            counts.blocks.iter_mut().zip(&unseen).for_each(|(b, more)| b.outflow += more);
         }
         both
     })

@@ -37,6 +37,8 @@ const DF_1_PIE: u64 = 0x0800_0000;
 
 /// The size of a symbol table entry. Bytes.
 pub(crate) const SYM: u64 = 24;
+/// The bit of a version index that marks a version other than the default.
+const HIDDEN: u16 = 0x8000;
 /// The largest table that is read, in bytes. No table of a sound module is larger.
 const MAX_TABLE: u64 = 1 << 28;
 /// The longest chain of a hash table that is followed, in symbols. No chain of a sound table is longer.
@@ -121,6 +123,9 @@ pub(crate) struct Sym {
     pub info: u8,
     /// The section index; 0 is undefined.
     pub shndx: u16,
+    /// Whether it has a version other than the default, so that its name without a version does not mean it.
+    /// Only [`DynSyms::read`] sets it: other tables have no versions.
+    pub hidden: bool,
     pub value: u64,
     pub size: u64,
 }
@@ -132,6 +137,7 @@ impl Sym {
             name: u32_at(b, 0)?,
             info,
             shndx: u16_at(b, 6)?,
+            hidden: false,
             value: u64_at(b, 8)?,
             size: u64_at(b, 16)?,
         })
@@ -145,9 +151,6 @@ pub(crate) struct DynSyms {
     syms: Vec<Sym>,
     /// The address of the table.
     at: Avma,
-    /// The version index of each symbol. The top bit marks a version that is not the default. Empty if the
-    /// module has no versions.
-    versions: Vec<u16>,
 }
 
 impl DynSyms {
@@ -166,7 +169,10 @@ impl DynSyms {
             out.syms = bytes.chunks_exact(24).filter_map(Sym::read).collect();
         }
         if let Some(bytes) = d.versym.and_then(|at| table(at, 2)) {
-            out.versions = bytes.chunks_exact(2).filter_map(|b| u16_at(b, 0)).collect();
+            let versions = bytes.chunks_exact(2).filter_map(|b| u16_at(b, 0));
+            for (sym, version) in out.syms.iter_mut().zip(versions) {
+                sym.hidden = version & HIDDEN != 0;
+            }
         }
         out
     }
@@ -198,12 +204,6 @@ impl DynSyms {
     /// Returns a symbol's name.
     pub fn name(&self, index: u32) -> Option<&str> {
         self.string(u64::from(self.get(index)?.name))
-    }
-
-    /// Returns whether the symbol has a version other than the default, so that its name without a version
-    /// does not mean it.
-    pub fn hidden_version(&self, index: u32) -> bool {
-        usize::try_from(index).ok().and_then(|i| self.versions.get(i)).is_some_and(|v| v & 0x8000 != 0)
     }
 }
 

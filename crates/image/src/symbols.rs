@@ -52,6 +52,8 @@ struct Entry {
     exported: bool,
     /// Whether it has an old version, so that its name without a version does not mean it.
     hidden: bool,
+    /// The highest end of the code up to and including this entry. It shows where a backward search can stop.
+    reach: Avma,
 }
 
 /// The symbols of one module, from all its tables.
@@ -61,9 +63,6 @@ pub struct Symbols {
     names: String,
     /// By rising address; at equal addresses the best name first.
     entries: Vec<Entry>,
-    /// For each entry: the highest end of the code up to and including the entry. It shows where a backward
-    /// search can stop.
-    reach: Vec<Avma>,
     /// Entry numbers by name; at equal names the best entry first.
     by_name: Vec<u32>,
 }
@@ -103,7 +102,7 @@ impl Symbols {
                     .find(|o| o.kind.is_code() && AvmaRange::with_len(o.at, o.size.max(1)).contains(at));
                 return best.map(|b| self.show(b));
             }
-            if self.reach.get(i).is_none_or(|r| *r <= at) && e.at < at {
+            if e.reach <= at && e.at < at {
                 return None;
             }
         }
@@ -200,9 +199,9 @@ impl Builder {
 
     /// Adds the symbols of the dynamic symbol table.
     pub fn dynamic(&mut self, syms: &DynSyms) {
-        for (i, sym) in syms.iter() {
+        for (_, sym) in syms.iter() {
             let name = || syms.raw_string(u64::from(sym.name));
-            self.push(sym, name, true, syms.hidden_version(i));
+            self.push(sym, name, true);
         }
     }
 
@@ -210,12 +209,12 @@ impl Builder {
     pub fn table(&mut self, syms: &[u8], strings: &[u8]) {
         for sym in syms.chunks_exact(24).filter_map(Sym::read) {
             let name = || crate::bytes::c_str(strings, usize::try_from(sym.name).ok()?);
-            self.push(&sym, name, false, false);
+            self.push(&sym, name, false);
         }
     }
 
     /// Adds one symbol if it is a definition in this module.
-    fn push<'n>(&mut self, sym: &Sym, name: impl FnOnce() -> Option<&'n str>, dynamic: bool, hidden: bool) {
+    fn push<'n>(&mut self, sym: &Sym, name: impl FnOnce() -> Option<&'n str>, dynamic: bool) {
         let kind = match sym.info & 0xf {
             0 => SymbolKind::Untyped,
             1 => SymbolKind::Object,
@@ -250,7 +249,8 @@ impl Builder {
             kind,
             global,
             exported: dynamic && global,
-            hidden: hidden || !version.starts_with('@'),
+            hidden: sym.hidden || !version.starts_with('@'),
+            reach: Avma(0),
         });
     }
 
@@ -285,15 +285,12 @@ impl Builder {
                 && a.exported >= b.exported
         });
         let mut reach = Avma(0);
-        out.reach = entries
-            .iter()
-            .map(|e| {
-                if e.kind.is_code() {
-                    reach = reach.max(e.at.add(e.size));
-                }
-                reach
-            })
-            .collect();
+        for e in &mut entries {
+            if e.kind.is_code() {
+                reach = reach.max(e.at.add(e.size));
+            }
+            e.reach = reach;
+        }
         // Nothing is added later, and the symbols are kept for as long as the program is worked on.
         entries.shrink_to_fit();
         out.names.shrink_to_fit();

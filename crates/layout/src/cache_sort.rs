@@ -81,13 +81,20 @@ impl PartialOrd for Candidate {
     }
 }
 
+/// Where a function lies.
+#[derive(Debug)]
+struct Place {
+    chain: usize,
+    /// The position of its first byte, from its chain's start.
+    offset: f64,
+}
+
 #[derive(Debug)]
 struct Sorter {
     calls: Vec<Call>,
     chains: Vec<Chain>,
-    chain_of: Vec<usize>,
-    /// The position of a function's first byte, from its chain's start.
-    offset: Vec<f64>,
+    /// By function.
+    places: Vec<Place>,
     total: f64,
     heap: BinaryHeap<Candidate>,
 }
@@ -118,8 +125,7 @@ impl Sorter {
         Self {
             calls: known,
             chains,
-            chain_of: (0..n).collect(),
-            offset: vec![0.0; n],
+            places: (0..n).map(|chain| Place { chain, offset: 0.0 }).collect(),
             total,
             heap: BinaryHeap::new(),
         }
@@ -150,7 +156,10 @@ impl Sorter {
         let across = x.across.get(&b).map_or(&[][..], Vec::as_slice);
         let gain = |first: usize, second: usize| {
             let behind = self.chains[first].size;
-            let at = |f: usize| self.offset[f] + if self.chain_of[f] == second { behind } else { 0.0 };
+            let at = |f: usize| {
+                let place = &self.places[f];
+                place.offset + if place.chain == second { behind } else { 0.0 }
+            };
             let calls: f64 =
                 across.iter().map(|&c| &self.calls[c]).map(|c| c.worth(at(c.from), at(c.to))).sum();
             // Short chains come first: they get their gain for few bytes.
@@ -179,8 +188,9 @@ impl Sorter {
         self.chains[second].version = gone.version + 1;
         let behind = self.chains[first].size;
         for &f in &gone.functions {
-            self.chain_of[f] = first;
-            self.offset[f] += behind;
+            let place = &mut self.places[f];
+            place.chain = first;
+            place.offset += behind;
         }
         let chain = &mut self.chains[first];
         chain.functions.extend(gone.functions);

@@ -30,6 +30,16 @@ pub(crate) fn bytes(size: u64) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX).min(1 << 40)
 }
 
+/// One block. All its fields are read together when a join is weighed, so they lie together.
+struct Node {
+    size: i64,
+    chain: usize,
+    /// The position of its first byte, from its chain's start.
+    offset: i64,
+    /// Its index in its chain.
+    place: usize,
+}
+
 struct Jump {
     from: usize,
     to: usize,
@@ -104,14 +114,10 @@ impl PartialEq for Candidate {
 impl Eq for Candidate {}
 
 struct Merger {
-    sizes: Vec<i64>,
+    nodes: Vec<Node>,
     jumps: Vec<Jump>,
+    /// By their first nodes: a chain that is joined to another leaves an empty one.
     chains: Vec<Chain>,
-    chain_of: Vec<usize>,
-    /// The position of a node's first byte, from its chain's start.
-    offset: Vec<i64>,
-    /// The index of a node in its chain.
-    place: Vec<usize>,
     heap: BinaryHeap<Candidate>,
     /// Buffers of [`Merger::best`].
     scratch: (Vec<f64>, Vec<f64>),
@@ -133,13 +139,14 @@ impl Merger {
         for (node, &b) in hot.iter().enumerate() {
             node_of[b] = node;
         }
-        let sizes: Vec<i64> = hot.iter().map(|&b| bytes(graph.size(b))).collect();
-        let mut chains: Vec<Chain> = hot
+        let node = |(chain, &b)| Node { size: bytes(graph.size(b)), chain, offset: 0, place: 0 };
+        let nodes: Vec<Node> = hot.iter().enumerate().map(node).collect();
+        let mut chains: Vec<Chain> = nodes
             .iter()
-            .enumerate()
+            .zip(hot)
             .map(|(node, &b)| Chain {
-                nodes: vec![node],
-                size: sizes[node],
+                nodes: vec![node.chain],
+                size: node.size,
                 count: weight(graph.blocks[b].count),
                 ..Chain::default()
             })
@@ -154,14 +161,10 @@ impl Merger {
                 jumps.push(Jump { from, to, count: weight(e.count), kind: e.kind });
             }
         }
-        let n = hot.len();
         Self {
-            sizes,
+            nodes,
             jumps,
             chains,
-            chain_of: (0..n).collect(),
-            offset: vec![0; n],
-            place: vec![0; n],
             heap: BinaryHeap::new(),
             scratch: Default::default(),
             #[cfg(test)]
@@ -178,8 +181,8 @@ impl Merger {
         }
         while let Some(best) = self.heap.pop() {
             let join = best.join;
-            // A chain's number is its first member's, so this also finds chains that were joined to others.
-            let (x, y) = (self.chain_of[join.x], self.chain_of[join.y]);
+            // A chain has the number of its first node, so this also finds chains that were joined to others.
+            let (x, y) = (self.nodes[join.x].chain, self.nodes[join.y].chain);
             if x == y {
                 continue;
             }
@@ -242,7 +245,7 @@ impl Merger {
         }
         if cx.cuttable() {
             for cut in 1..n {
-                let head = self.offset[cx.nodes[cut]];
+                let head = self.nodes[cx.nodes[cut]].offset;
                 let tail = cx.size - head;
                 if !entry_y {
                     try_join(cut, Form::Between, between[cut], (0, cy.size, head));
@@ -260,21 +263,22 @@ impl Merger {
 
     /// Returns the change in value of the jumps between X and Y when X1, X2 and Y move by `shifts`.
     fn across_value(&self, across: &[usize], x: usize, cut: usize, shifts: (i64, i64, i64)) -> f64 {
-        let at = |node: usize| {
-            let shift = if self.chain_of[node] != x {
+        let at = |node: &Node| {
+            let shift = if node.chain != x {
                 shifts.2
-            } else if self.place[node] < cut {
+            } else if node.place < cut {
                 shifts.0
             } else {
                 shifts.1
             };
-            self.offset[node] + shift
+            node.offset + shift
         };
         across
             .iter()
             .map(|&j| {
                 let j = &self.jumps[j];
-                jump_value(j.kind, j.count, at(j.from) + self.sizes[j.from], at(j.to))
+                let (from, to) = (&self.nodes[j.from], &self.nodes[j.to]);
+                jump_value(j.kind, j.count, at(from) + from.size, at(to))
             })
             .sum()
     }
@@ -294,8 +298,9 @@ impl Merger {
         }
         for &j in &chain.inside {
             let j = &self.jumps[j];
-            let (p, q) = (self.place[j.from], self.place[j.to]);
-            let (end, start) = (self.offset[j.from] + self.sizes[j.from], self.offset[j.to]);
+            let (from, to) = (&self.nodes[j.from], &self.nodes[j.to]);
+            let (p, q) = (from.place, to.place);
+            let (end, start) = (from.offset + from.size, to.offset);
             // The half with the jump's source is the reference; the other half moves relative to it.
             let (apart, swap) = if p < q { (gap, -chain.size) } else { (-gap, chain.size) };
             let now = jump_value(j.kind, j.count, end, start);
@@ -328,10 +333,9 @@ impl Merger {
         let nodes = parts.concat();
         let mut at = 0;
         for (place, &node) in nodes.iter().enumerate() {
-            self.chain_of[node] = x;
-            self.offset[node] = at;
-            self.place[node] = place;
-            at += self.sizes[node];
+            let node = &mut self.nodes[node];
+            (node.chain, node.offset, node.place) = (x, at, place);
+            at += node.size;
         }
         let chain = &mut self.chains[x];
         chain.nodes = nodes;
@@ -416,7 +420,8 @@ pub(crate) fn promise_and_score(graph: &Graph, hot: &[usize]) -> (f64, f64) {
     m.run();
     let inside = m.chains.iter().flat_map(|c| &c.inside).map(|&j| {
         let j = &m.jumps[j];
-        jump_value(j.kind, j.count, m.offset[j.from] + m.sizes[j.from], m.offset[j.to])
+        let (from, to) = (&m.nodes[j.from], &m.nodes[j.to]);
+        jump_value(j.kind, j.count, from.offset + from.size, to.offset)
     });
     (m.promised, inside.sum())
 }

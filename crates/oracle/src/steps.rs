@@ -74,7 +74,7 @@ fn step_through(
         tally.passes(at, next);
         each(at, next);
         if next.0 == home && regs.0.rsp > sp {
-            return Ok(tally.counts);
+            return Ok(tally.functions.into_iter().map(|f| f.counts).collect());
         }
         at = next;
     }
@@ -84,9 +84,14 @@ fn step_through(
 /// A block: the index of its graph, and its own number.
 type Place = (usize, BlockId);
 
+/// A function and what was counted in it.
+struct Counted<'a> {
+    cfg: &'a Cfg,
+    counts: Counts,
+}
+
 struct Tally<'a> {
-    cfgs: &'a [&'a Cfg],
-    counts: Vec<Counts>,
+    functions: Vec<Counted<'a>>,
     /// Blocks by the address of their first instruction.
     starts: FxHashMap<Avma, Place>,
     /// Blocks by the address of their last one.
@@ -102,8 +107,7 @@ struct Tally<'a> {
 impl<'a> Tally<'a> {
     fn new(cfgs: &'a [&'a Cfg]) -> Self {
         let mut tally = Self {
-            cfgs,
-            counts: cfgs.iter().map(|cfg| Counts::zero(cfg)).collect(),
+            functions: cfgs.iter().map(|&cfg| Counted { cfg, counts: Counts::zero(cfg) }).collect(),
             starts: FxHashMap::default(),
             lasts: FxHashMap::default(),
             calls: FxHashMap::default(),
@@ -142,24 +146,25 @@ impl<'a> Tally<'a> {
         let mut within = None;
         if let Some(&(i, b)) = self.lasts.get(&at) {
             let (mut index, mut edge) = (0, None);
-            self.cfgs[i].successors(b, |dest| {
-                if edge.is_none() && start_of(self.cfgs[i], dest) == next {
+            let Counted { cfg, counts } = &mut self.functions[i];
+            cfg.successors(b, |dest| {
+                if edge.is_none() && start_of(cfg, dest) == next {
                     edge = Some((index, dest));
                 }
                 index += 1;
             });
             match edge {
                 Some((index, dest)) => {
-                    self.counts[i].edges[b.index()][index] += 1;
+                    counts.blocks[b.index()].edges[index] += 1;
                     within = matches!(dest, Dest::Block(_)).then_some(i);
                 }
-                None => self.counts[i].outflow[b.index()] += 1,
+                None => counts.blocks[b.index()].outflow += 1,
             }
         }
         // A return from code outside the graphs leads here as well. A step from an instruction in a graph
         // that is not a return is a jump or a call to this address.
         if let Some(&(i, b)) = self.calls.get(&next).filter(|_| !self.others.contains(&at)) {
-            self.counts[i].edges[b.index()][0] += 1;
+            self.functions[i].counts.blocks[b.index()].edges[0] += 1;
             within = Some(i);
         }
         self.comes_to(next, within);
@@ -169,10 +174,11 @@ impl<'a> Tally<'a> {
     /// graph that has the edge to it, if any.
     fn comes_to(&mut self, next: Avma, within: Option<usize>) {
         if let Some(&(i, b)) = self.starts.get(&next) {
-            let counts = &mut self.counts[i];
-            counts.blocks[b.index()] += 1;
+            let counts = &mut self.functions[i].counts;
+            let block = &mut counts.blocks[b.index()];
+            block.count += 1;
             if within != Some(i) {
-                counts.inflow[b.index()] += 1;
+                block.inflow += 1;
                 counts.entry += u64::from(b.0 == 0);
             }
         }

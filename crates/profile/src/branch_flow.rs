@@ -10,8 +10,8 @@
 
 use crate::branch_stacks::{BranchStacks, Run, Taken};
 use crate::counts::Counts;
-use crate::links::links_of;
-use crate::mend::{Price, mend};
+use crate::links::{Link, links_of};
+use crate::mend::{Measured, Price, mend};
 use crate::samples::BlockIndex;
 use addr::Avma;
 use code::{Block, BlockId, Cfg, Dest, Inst, Term};
@@ -65,33 +65,37 @@ impl BranchStacks {
         for (taken, n) in self.taken() {
             tally.taken(taken, n);
         }
-        let functions = cfgs.iter().zip(&tally.functions).map(|(cfg, raw)| consistent(cfg, raw)).collect();
+        let functions = tally.functions.iter().map(consistent).collect();
         BranchProfile { functions, calls: tally.calls, rejected: tally.rejected }
     }
 }
 
-/// Returns the consistent counts nearest to `raw`.
-fn consistent(cfg: &Cfg, raw: &Counts) -> Counts {
-    let links = links_of(cfg);
-    let flows: Vec<i128> = links.iter().map(|l| l.of(raw).into()).collect();
-    let price = |link: usize| {
-        let seen = flows.get(link).is_some_and(|&n| n > 0);
-        Price { more: if seen { SEEN } else { NEVER_SEEN }, less: SEEN }
+/// Returns the consistent counts nearest to the recorded ones.
+fn consistent(function: &Recorded<'_>) -> Counts {
+    let measured = |link: Link| {
+        let seen = link.of(&function.counts);
+        let price = Price { more: if seen > 0 { SEEN } else { NEVER_SEEN }, less: SEEN };
+        Measured { link, flow: seen.into(), price }
     };
-    mend(cfg.blocks.len(), &links, &flows, &price, UNSEEN)
+    let links: Vec<Measured> = links_of(function.cfg).into_iter().map(measured).collect();
+    mend(function.cfg.blocks.len(), &links, UNSEEN)
 }
 
 /// A function, by its index, and one of its blocks.
 type Place = (usize, BlockId);
 
+/// A function with its counts as recorded, not yet consistent.
+struct Recorded<'a> {
+    cfg: &'a Cfg,
+    counts: Counts,
+}
+
 struct Tally<'a> {
-    cfgs: &'a [&'a Cfg],
     index: BlockIndex,
     /// Blocks that end in a call after which control falls into the next block, by the address behind the
     /// call.
     calls_end: HashMap<Avma, Place>,
-    /// The counts as recorded, not yet consistent.
-    functions: Vec<Counts>,
+    functions: Vec<Recorded<'a>>,
     calls: BTreeMap<Taken, u64>,
     rejected: Rejected,
 }
@@ -107,10 +111,9 @@ impl<'a> Tally<'a> {
             }
         }
         Self {
-            cfgs,
             index: BlockIndex::new(cfgs),
             calls_end,
-            functions: cfgs.iter().map(|cfg| Counts::zero(cfg)).collect(),
+            functions: cfgs.iter().map(|&cfg| Recorded { cfg, counts: Counts::zero(cfg) }).collect(),
             calls: BTreeMap::new(),
             rejected: Rejected::default(),
         }
@@ -122,7 +125,7 @@ impl<'a> Tally<'a> {
             (None, None) => &mut self.rejected.elsewhere,
             _ if run.last < run.first => &mut self.rejected.backward,
             (Some((f, b)), Some((g, e))) if f == g => {
-                match way(self.cfgs[f], (b, run.first), (e, run.last)) {
+                match way(self.functions[f].cfg, (b, run.first), (e, run.last)) {
                     Some(way) => return self.passes(f, &way, run.first, n),
                     None => &mut self.rejected.broken,
                 }
@@ -135,15 +138,15 @@ impl<'a> Tally<'a> {
     /// Counts blocks of function `f` that ran one after the other, each falling into the next. `first` is the
     /// address at which the run began.
     fn passes(&mut self, f: usize, way: &[BlockId], first: Avma, n: u64) {
-        let (cfg, counts) = (self.cfgs[f], &mut self.functions[f]);
+        let Recorded { cfg, counts } = &mut self.functions[f];
         for (i, &b) in way.iter().enumerate() {
             let block = &cfg.blocks[b.index()];
             if i > 0 || block.range.start == first {
-                add(&mut counts.blocks[b.index()], n);
+                add(&mut counts.blocks[b.index()].count, n);
             }
             // The fall-through is the last of a block's edges.
             if i + 1 < way.len()
-                && let Some(edge) = counts.edges[b.index()].last_mut()
+                && let Some(edge) = counts.blocks[b.index()].edges.last_mut()
             {
                 add(edge, n);
             }
@@ -154,13 +157,13 @@ impl<'a> Tally<'a> {
         let (from, to) = (self.index.find(taken.from), self.index.find(taken.to));
         let (mut returns, mut calls, mut arrived) = (from.is_none(), false, false);
         if let Some((f, b)) = from {
-            let inst = inst_at(self.cfgs[f], b, taken.from);
+            let inst = inst_at(self.functions[f].cfg, b, taken.from);
             let left = inst.and_then(|inst| Some((inst, self.leaves(f, b, inst, taken.to, n)?)));
             let Some((inst, inside)) = left else { return add(&mut self.rejected.branches, n) };
             returns = inst.decoded.flow_control() == FlowControl::Return;
             (calls, arrived) = (is_call(inst), inside);
         }
-        let entered = to.is_some_and(|(g, _)| self.cfgs[g].entry == taken.to);
+        let entered = to.is_some_and(|(g, _)| self.functions[g].cfg.entry == taken.to);
         if calls || (entered && !arrived) {
             add(self.calls.entry(taken).or_default(), n);
         }
@@ -168,9 +171,9 @@ impl<'a> Tally<'a> {
             return;
         }
         match (self.calls_end.get(&taken.to), to) {
-            (Some(&(g, b)), _) if returns => add(&mut self.functions[g].edges[b.index()][0], n),
-            (_, Some((g, c))) if self.cfgs[g].blocks[c.index()].range.start == taken.to => {
-                add(&mut self.functions[g].inflow[c.index()], n);
+            (Some(&(g, b)), _) if returns => add(&mut self.functions[g].counts.blocks[b.index()].edges[0], n),
+            (_, Some((g, c))) if self.functions[g].cfg.blocks[c.index()].range.start == taken.to => {
+                add(&mut self.functions[g].counts.blocks[c.index()].inflow, n);
             }
             _ => {}
         }
@@ -179,7 +182,7 @@ impl<'a> Tally<'a> {
     /// Counts that the instruction `inst` of block `b` branched to `to`, `n` times. Returns whether control
     /// followed an edge to a block of the same function. Returns `None` if the instruction cannot go there.
     fn leaves(&mut self, f: usize, b: BlockId, inst: &Inst, to: Avma, n: u64) -> Option<bool> {
-        let cfg = self.cfgs[f];
+        let Recorded { cfg, counts } = &mut self.functions[f];
         let block = &cfg.blocks[b.index()];
         let is_last = cfg.insts_of(b).last().is_some_and(|last| last.at == inst.at);
         if !is_last || ends_in_call(cfg, b, block) {
@@ -194,14 +197,14 @@ impl<'a> Tally<'a> {
         });
         match (edge, &block.term) {
             (Some((index, dest)), _) => {
-                add(&mut self.functions[f].edges[b.index()][index], n);
+                add(&mut counts.blocks[b.index()].edges[index], n);
                 Some(matches!(dest, Dest::Block(_)))
             }
             (
                 None,
                 Term::Return | Term::Indirect | Term::Switch { .. } | Term::NoReturnCall { .. } | Term::Trap,
             ) => {
-                add(&mut self.functions[f].outflow[b.index()], n);
+                add(&mut counts.blocks[b.index()].outflow, n);
                 Some(false)
             }
             (None, Term::Fall { .. } | Term::Jump { .. } | Term::Cond { .. } | Term::CondShort { .. }) => {

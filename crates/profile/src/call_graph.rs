@@ -16,7 +16,7 @@ const DEEPEST: usize = 64;
 const FINEST: u64 = 20_000;
 
 /// A function of the graph.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CallNode<'a> {
     /// Its module.
     pub build_id: &'a BuildId,
@@ -26,16 +26,16 @@ pub struct CallNode<'a> {
     pub key: FunctionKey,
     /// Its profile.
     pub function: &'a FunctionProfile,
+    /// Its callers with the numbers of their calls, by index of the caller.
+    callers: Vec<(usize, u64)>,
+    /// How often it was entered from a place that the profile does not name.
+    elsewhere: u64,
 }
 
 /// Calls between the functions of a profile.
 #[derive(Clone, Debug)]
 pub struct CallGraph<'a> {
     nodes: Vec<CallNode<'a>>,
-    /// For each function its callers with the numbers of their calls, by index of the caller.
-    callers: Vec<Vec<(usize, u64)>>,
-    /// For each function, how often it was entered from a place that the profile does not name.
-    elsewhere: Vec<u64>,
 }
 
 /// A call: the instruction in the caller, the callee, and the number of calls.
@@ -68,10 +68,12 @@ impl<'a> CallGraph<'a> {
                     module,
                     key,
                     function,
+                    callers: Vec::new(),
+                    elsewhere: 0,
                 })
             })
             .collect();
-        let mut graph = Self { callers: vec![Vec::new(); nodes.len()], elsewhere: Vec::new(), nodes };
+        let mut graph = Self { nodes };
         let unit = graph.unit();
         let mut into: Vec<BTreeMap<usize, u64>> = vec![BTreeMap::new(); graph.nodes.len()];
         for call in graph.calls() {
@@ -83,13 +85,10 @@ impl<'a> CallGraph<'a> {
                 *sum = sum.saturating_add(call.count);
             }
         }
-        graph.elsewhere = graph
-            .nodes
-            .iter()
-            .zip(&into)
-            .map(|(n, callers)| n.function.entered.saturating_sub(sum(callers.values().copied())))
-            .collect();
-        graph.callers = into.into_iter().map(|m| m.into_iter().collect()).collect();
+        for (n, callers) in graph.nodes.iter_mut().zip(into) {
+            n.elsewhere = n.function.entered.saturating_sub(sum(callers.values().copied()));
+            n.callers = callers.into_iter().collect();
+        }
         graph
     }
 
@@ -160,12 +159,11 @@ impl<'a> CallGraph<'a> {
     /// A part of less than `least` goes to the largest part, so that the number of stacks is limited.
     fn climb(&self, stack: &mut Vec<usize>, n: u64, least: u64, out: &mut Vec<EstimatedStack>) {
         let Some(&top) = stack.last().filter(|_| n > 0) else { return };
-        let callers = self.callers.get(top).map(Vec::as_slice).unwrap_or_default();
+        let Some(CallNode { callers, elsewhere, .. }) = self.nodes.get(top) else { return };
         let others: Vec<(usize, u64)> =
             callers.iter().copied().filter(|(c, _)| stack.len() < DEEPEST && !stack.contains(c)).collect();
-        let elsewhere = self.elsewhere.get(top).copied().unwrap_or(0);
         // A function that only functions of this stack call was entered before it was counted.
-        let begins = if others.is_empty() { elsewhere.max(1) } else { elsewhere };
+        let begins = if others.is_empty() { (*elsewhere).max(1) } else { *elsewhere };
         let parts: Vec<u64> = others.iter().map(|o| o.1).chain([begins]).collect();
         let mut shares = divide(n, &parts);
         let largest = (0..shares.len()).max_by_key(|&i| (shares[i], std::cmp::Reverse(i))).unwrap_or(0);

@@ -57,7 +57,7 @@ pub fn hot_blocks(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
     let calls = counts.entry;
     let hot: Vec<bool> = (0..n)
         .map(|b| {
-            let count = counts.blocks.get(b).copied().unwrap_or(0);
+            let count = counts.blocks.get(b).map_or(0, |b| b.count);
             let often = count > 0 && count >= calls.div_ceil(CALLS_PER_RARE_RUN);
             b == 0 || samples.get(b).is_some_and(|&s| s > 0) || often
         })
@@ -90,6 +90,7 @@ pub fn hot_blocks(cfg: &Cfg, counts: &Counts, samples: &[u64]) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::BlockCounts;
     use crate::test_cfg::{cfg_at, cond, fall, ret};
     use proptest::prelude::*;
 
@@ -106,14 +107,16 @@ mod tests {
         assert!(choose(&[0, 0], Coverage::default()).is_empty());
     }
 
+    /// Returns counts of blocks and of entries, and no counts of edges.
+    fn entered(entry: u64, blocks: &[u64]) -> Counts {
+        let block = |&count: &u64| BlockCounts { count, ..BlockCounts::default() };
+        Counts { entry, blocks: blocks.iter().map(block).collect() }
+    }
+
     #[test]
     fn rare_and_unsampled_is_cold() {
         let c = cfg_at(0, &[(1, cond(1, 2)), (20, ret()), (1, cond(3, 4)), (20, ret()), (20, ret())]);
-        let counts = |rare: u64| Counts {
-            entry: 10_000,
-            blocks: vec![10_000, rare, 10_000 - rare, 0, 10_000 - rare],
-            ..Counts::default()
-        };
+        let counts = |rare: u64| entered(10_000, &[10_000, rare, 10_000 - rare, 0, 10_000 - rare]);
         assert_eq!(hot_blocks(&c, &counts(9), &[]), [true, false, true, false, true]);
         assert_eq!(hot_blocks(&c, &counts(10), &[]), [true, true, true, false, true]);
         assert_eq!(hot_blocks(&c, &counts(9), &[0, 1, 0, 0, 0]), [true, true, true, false, true]);
@@ -126,7 +129,7 @@ mod tests {
         // 0 -> 1 or 2. Block 1, which leads to 2, is small and cold. Block 3 is as small, but leads to no hot
         // block.
         let blocks = [(1, cond(1, 2)), (8, fall(2)), (4, cond(3, 4)), (1, ret()), (4, ret())];
-        let counts = Counts { entry: 100, blocks: vec![100, 0, 100, 0, 100], ..Counts::default() };
+        let counts = entered(100, &[100, 0, 100, 0, 100]);
         assert_eq!(hot_blocks(&cfg_at(0, &blocks), &counts, &[]), [true, true, true, false, true]);
         let mut large = blocks;
         large[1].0 = 9;

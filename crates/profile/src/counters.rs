@@ -9,7 +9,7 @@ mod guess;
 
 use crate::counts::Counts;
 use crate::links::{Link, Place, WORLD, counts_of, links_of};
-use crate::mend::{Price, mend};
+use crate::mend::{Measured, Price, mend};
 use code::{Cfg, CountBy, Point, Spot, Term};
 use guess::guess;
 use std::cmp::Reverse;
@@ -27,9 +27,7 @@ const MISCOUNTED: i64 = 3;
 #[derive(Clone, Debug)]
 pub struct CounterPlan {
     blocks: usize,
-    links: Vec<Link>,
-    /// By link.
-    roles: Vec<Role>,
+    links: Vec<PlannedLink>,
     /// The counters' places, in the order of the links; empty if an earlier plan has placed them.
     points: Vec<(Point, Spot)>,
     /// The number of counters.
@@ -38,6 +36,13 @@ pub struct CounterPlan {
     guessed: u128,
     /// The nodes of the spanning tree except its root, each before its parent, with the link to its parent.
     tree: Vec<(usize, usize)>,
+}
+
+/// A link with its part in a plan.
+#[derive(Clone, Copy, Debug)]
+struct PlannedLink {
+    link: Link,
+    role: Role,
 }
 
 /// How the flow of a link becomes known.
@@ -83,18 +88,19 @@ impl CounterPlan {
             (price.is_some(), Reverse((estimated[l], looks[l], price)))
         });
         let mut trees = UnionFind::new(2 * blocks + 1);
-        let mut roles = vec![Role::Counted; links.len()];
+        let mut links = planned(&links, Role::Counted);
         for l in order {
-            if trees.join(links[l].from, links[l].to) {
-                roles[l] = Role::Tree;
+            let PlannedLink { link, role } = &mut links[l];
+            if trees.join(link.from, link.to) {
+                *role = Role::Tree;
             } else if spots[l].is_none() {
-                roles[l] = Role::Open { guess: best[l] };
+                *role = Role::Open { guess: best[l] };
             }
         }
-        let counted = (0..links.len()).filter(|&l| roles[l] == Role::Counted);
+        let counted = (0..links.len()).filter(|&l| links[l].role == Role::Counted);
         let guessed = counted.clone().map(|l| u128::from(best[l])).sum();
-        let points = counted.filter_map(|l| links[l].point().zip(spots[l])).collect();
-        Self::with_roles(blocks, links, roles, points, guessed)
+        let points = counted.filter_map(|l| links[l].link.point().zip(spots[l])).collect();
+        Self::with_roles(blocks, links, points, guessed)
     }
 
     /// Returns a plan with the counters of an earlier plan, given as [`CounterPlan::counted`] returns them.
@@ -104,41 +110,36 @@ impl CounterPlan {
         let blocks = cfg.blocks.len();
         let links = links_of(cfg);
         let looks = guess(blocks, &links);
-        let mut roles = vec![Role::Tree; links.len()];
+        let mut links = planned(&links, Role::Tree);
         for &l in counted {
-            let l = usize::try_from(l).ok()?;
-            links.get(l)?.point()?;
-            roles[l] = Role::Counted;
+            let planned = links.get_mut(usize::try_from(l).ok()?)?;
+            planned.link.point()?;
+            planned.role = Role::Counted;
         }
         let mut trees = UnionFind::new(2 * blocks + 1);
         // Links that cannot have a counter join the tree first, as in the earlier plan.
-        let mut order: Vec<usize> = (0..links.len()).filter(|&l| roles[l] == Role::Tree).collect();
-        order.sort_by_key(|&l| (links[l].point().is_some(), Reverse(looks[l])));
+        let mut order: Vec<usize> = (0..links.len()).filter(|&l| links[l].role == Role::Tree).collect();
+        order.sort_by_key(|&l| (links[l].link.point().is_some(), Reverse(looks[l])));
         for l in order {
-            if !trees.join(links[l].from, links[l].to) {
-                roles[l] = Role::Open { guess: looks[l] };
+            let PlannedLink { link, role } = &mut links[l];
+            if !trees.join(link.from, link.to) {
+                *role = Role::Open { guess: looks[l] };
             }
         }
         let guessed = counted.iter().map(|&l| u128::from(looks[l as usize])).sum();
-        Some(Self::with_roles(blocks, links, roles, Vec::new(), guessed))
+        Some(Self::with_roles(blocks, links, Vec::new(), guessed))
     }
 
-    fn with_roles(
-        blocks: usize,
-        links: Vec<Link>,
-        roles: Vec<Role>,
-        points: Vec<(Point, Spot)>,
-        guessed: u128,
-    ) -> Self {
-        let tree = hang(2 * blocks + 1, &links, &roles);
-        let counters = roles.iter().filter(|r| **r == Role::Counted).count();
-        Self { blocks, links, roles, points, counters, guessed, tree }
+    fn with_roles(blocks: usize, links: Vec<PlannedLink>, points: Vec<(Point, Spot)>, guessed: u128) -> Self {
+        let tree = hang(2 * blocks + 1, &links);
+        let counters = links.iter().filter(|l| l.role == Role::Counted).count();
+        Self { blocks, links, points, counters, guessed, tree }
     }
 
     /// Returns the links that have counters, as rising indices into all links.
     #[must_use]
     pub fn counted(&self) -> Vec<u32> {
-        (0u32..).zip(&self.roles).filter(|(_, r)| **r == Role::Counted).map(|(l, _)| l).collect()
+        (0u32..).zip(&self.links).filter(|(_, l)| l.role == Role::Counted).map(|(l, _)| l).collect()
     }
 
     /// Returns the number of counters.
@@ -157,7 +158,7 @@ impl CounterPlan {
     /// counter.
     #[must_use]
     pub fn missing_counters(&self) -> usize {
-        self.roles.iter().filter(|r| matches!(r, Role::Open { .. })).count()
+        self.links.iter().filter(|l| matches!(l.role, Role::Open { .. })).count()
     }
 
     /// Returns the counts of all blocks and edges. `values` are the values of the counters, in the order of
@@ -169,18 +170,19 @@ impl CounterPlan {
         let open = self.missing_counters() > 0;
         match flows.iter().map(|&f| u64::try_from(f)).collect::<Result<Vec<u64>, _>>() {
             Ok(whole) => Solved {
-                counts: counts_of(self.blocks, &self.links, &whole),
+                counts: counts_of(self.blocks, self.links.iter().map(|l| l.link.place).zip(whole)),
                 exact: !open && values.len() == self.counters,
             },
             Err(_) => {
-                let price = |link: usize| {
-                    let cost = match self.roles[link] {
+                let measured = |(planned, flow): (&PlannedLink, i128)| {
+                    let cost = match planned.role {
                         Role::Counted => MISCOUNTED,
                         Role::Tree | Role::Open { .. } => 0,
                     };
-                    Price { more: cost, less: cost }
+                    Measured { link: planned.link, flow, price: Price { more: cost, less: cost } }
                 };
-                Solved { counts: mend(self.blocks, &self.links, &flows, &price, UNSEEN), exact: false }
+                let links: Vec<Measured> = self.links.iter().zip(flows).map(measured).collect();
+                Solved { counts: mend(self.blocks, &links, UNSEEN), exact: false }
             }
         }
     }
@@ -198,7 +200,7 @@ impl CounterPlan {
         let mut values = values.iter().copied();
         let mut surplus = vec![0i128; 2 * self.blocks + 1];
         let mut flows = vec![0i128; self.links.len()];
-        for ((link, role), flow) in self.links.iter().zip(&self.roles).zip(&mut flows) {
+        for (PlannedLink { link, role }, flow) in self.links.iter().zip(&mut flows) {
             *flow = match *role {
                 Role::Counted => values.next().unwrap_or(0).into(),
                 Role::Open { guess } => share(guess).into(),
@@ -209,7 +211,7 @@ impl CounterPlan {
         }
         // At this point all links of a node are known except the link to its parent.
         for &(node, l) in &self.tree {
-            let link = &self.links[l];
+            let link = &self.links[l].link;
             flows[l] = if link.from == node { surplus[node] } else { -surplus[node] };
             surplus[link.to] += flows[l];
             surplus[link.from] -= flows[l];
@@ -236,11 +238,16 @@ fn price(cfg: &Cfg, place: Place, by: CountBy) -> (u32, bool) {
     }
 }
 
+/// Gives all links the same role.
+fn planned(links: &[Link], role: Role) -> Vec<PlannedLink> {
+    links.iter().map(|&link| PlannedLink { link, role }).collect()
+}
+
 /// Returns the spanning tree: each node except the world, with the link to its parent, children before
 /// parents. The tree holds every node, because each block can be reached from the world.
-fn hang(nodes: usize, links: &[Link], roles: &[Role]) -> Vec<(usize, usize)> {
+fn hang(nodes: usize, links: &[PlannedLink]) -> Vec<(usize, usize)> {
     let mut touching = vec![Vec::new(); nodes];
-    for (l, link) in links.iter().enumerate().filter(|&(l, _)| roles[l] == Role::Tree) {
+    for (l, PlannedLink { link, .. }) in links.iter().enumerate().filter(|(_, l)| l.role == Role::Tree) {
         touching[link.from].push(l);
         touching[link.to].push(l);
     }
@@ -250,7 +257,7 @@ fn hang(nodes: usize, links: &[Link], roles: &[Role]) -> Vec<(usize, usize)> {
     let mut queue = VecDeque::from([WORLD]);
     while let Some(node) = queue.pop_front() {
         for &l in &touching[node] {
-            let other = links[l].from ^ links[l].to ^ node;
+            let other = links[l].link.from ^ links[l].link.to ^ node;
             if !std::mem::replace(&mut hung[other], true) {
                 tree.push((other, l));
                 queue.push_back(other);

@@ -1,60 +1,85 @@
 //! Consistent execution counts of one function.
 
-use crate::flow_graph::{Edge, FlowGraph, UNLIKELY};
+use crate::flow_graph::{self, BlockFlow, Edge, FlowGraph, UNLIKELY};
 use code::{BlockId, Cfg, Dest, Term};
 
 /// Execution counts of each block and edge of a function, up to a factor. Counts are consistent if for every
-/// block `b`
+/// block
 ///
-/// `blocks[b] = inflow[b] + edges into b = outflow[b] + sum of edges[b]`.
+/// `count = inflow + edges into it = outflow + sum of edges`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// How often control entered the function at its entry: `inflow[0]`.
+    /// How often control entered the function at its entry: the inflow of block 0.
     pub entry: u64,
     /// By block.
-    pub blocks: Vec<u64>,
-    /// By block: its edges in the order of `Cfg::successors`, including edges to the outside.
-    pub edges: Vec<Vec<u64>>,
-    /// By block: how often control entered from outside the graph (the entry, landing pads, targets of
-    /// unknown jumps). In counts that were made consistent ([`crate::CounterPlan::solve`],
-    /// [`crate::BranchStacks::counts`]), also any block that threads must have entered unseen.
-    pub inflow: Vec<u64>,
-    /// By block: how often control left by no edge (returns, unknown jumps, calls that do not return, traps).
-    /// A loop without a way out has such a count on one block. In counts that were made consistent, also any
-    /// block that threads must have left unseen, for example by an exception.
-    pub outflow: Vec<u64>,
+    pub blocks: Vec<BlockCounts>,
+}
+
+/// Execution counts of one block and its edges.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BlockCounts {
+    /// How often it ran.
+    pub count: u64,
+    /// Its edges in the order of `Cfg::successors`, including edges to the outside.
+    pub edges: Vec<u64>,
+    /// How often control entered from outside the graph (the entry, landing pads, targets of unknown jumps).
+    /// In counts that were made consistent ([`crate::CounterPlan::solve`], [`crate::BranchStacks::counts`]),
+    /// also how often threads must have entered unseen.
+    pub inflow: u64,
+    /// How often control left by no edge (returns, unknown jumps, calls that do not return, traps). A loop
+    /// without a way out has such a count on one block. In counts that were made consistent, also how often
+    /// threads must have left unseen, for example by an exception.
+    pub outflow: u64,
 }
 
 impl Counts {
     /// Returns the counts of a function that never ran.
     #[must_use]
     pub fn zero(cfg: &Cfg) -> Self {
-        let n = cfg.blocks.len();
-        let edges = cfg.block_ids().map(|b| {
-            let mut degree = 0;
-            cfg.successors(b, |_| degree += 1);
-            vec![0; degree]
-        });
-        Self { entry: 0, blocks: vec![0; n], edges: edges.collect(), inflow: vec![0; n], outflow: vec![0; n] }
+        let block = |b| {
+            let mut edges = Vec::new();
+            cfg.successors(b, |_| edges.push(0));
+            BlockCounts { edges, ..BlockCounts::default() }
+        };
+        Self { entry: 0, blocks: cfg.block_ids().map(block).collect() }
     }
 
     /// Returns how often a block ran; 0 if nothing is known about it.
     #[must_use]
     pub fn block(&self, b: BlockId) -> u64 {
-        self.blocks.get(b.index()).copied().unwrap_or(0)
+        self.blocks.get(b.index()).map_or(0, |b| b.count)
+    }
+
+    /// Returns the counts of a block's edges; nothing if nothing is known about it.
+    #[must_use]
+    pub fn edges(&self, b: BlockId) -> &[u64] {
+        self.blocks.get(b.index()).map_or(&[], |b| &b.edges)
+    }
+
+    /// Returns whether any block ran.
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        self.blocks.iter().any(|b| b.count > 0)
+    }
+
+    /// Returns the inflow of block 0.
+    pub(crate) fn entered(&self) -> u64 {
+        self.blocks.first().map_or(0, |b| b.inflow)
     }
 
     /// Returns whether the counts have the shape of `cfg` and satisfy the equation of [`Counts`].
     #[must_use]
     pub fn is_consistent(&self, cfg: &Cfg) -> bool {
         let n = cfg.blocks.len();
-        if [self.blocks.len(), self.edges.len(), self.inflow.len(), self.outflow.len()] != [n; 4] {
+        if self.blocks.len() != n {
             return false;
         }
-        let wide = |v: &[u64]| v.iter().map(|&c| u128::from(c)).collect::<Vec<_>>();
-        let (mut entered, mut left) = (wide(&self.inflow), wide(&self.outflow));
+        let wide = |of: fn(&BlockCounts) -> u64| self.blocks.iter().map(|b| of(b).into()).collect();
+        let ran: Vec<u128> = wide(|b| b.count);
+        let mut entered: Vec<u128> = wide(|b| b.inflow);
+        let mut left: Vec<u128> = wide(|b| b.outflow);
         for (b, id) in (0..n).zip(0u32..) {
-            let mut counts = self.edges[b].iter();
+            let mut counts = self.blocks[b].edges.iter();
             let mut sound = true;
             cfg.successors(BlockId(id), |dest| match counts.next() {
                 Some(&count) => {
@@ -69,9 +94,7 @@ impl Counts {
                 return false;
             }
         }
-        self.entry == self.inflow.first().copied().unwrap_or(0)
-            && wide(&self.blocks) == entered
-            && entered == left
+        self.entry == self.entered() && ran == entered && entered == left
     }
 }
 
@@ -89,27 +112,30 @@ fn inside(dest: Dest, n: usize) -> Option<usize> {
 pub fn infer(cfg: &Cfg, weights: &[u64]) -> Counts {
     let (graph, degrees) = graph_of(cfg, weights);
     let flow = graph.infer();
-    let unsigned = |v: &[i64]| v.iter().map(|&f| u64::try_from(f).unwrap_or(0)).collect::<Vec<u64>>();
-    let mut edges = unsigned(&flow.edges).into_iter();
-    let inflow = unsigned(&flow.entrances);
-    Counts {
-        entry: inflow.first().copied().unwrap_or(0),
-        blocks: unsigned(&flow.blocks),
-        edges: degrees.into_iter().map(|degree| edges.by_ref().take(degree).collect()).collect(),
-        inflow,
-        outflow: unsigned(&flow.exits),
-    }
+    let unsigned = |f: i64| u64::try_from(f).unwrap_or(0);
+    let mut edges = flow.edges.iter().map(|&f| unsigned(f));
+    let block = |(b, degree): (&BlockFlow, usize)| BlockCounts {
+        count: unsigned(b.runs),
+        edges: edges.by_ref().take(degree).collect(),
+        inflow: unsigned(b.entrance),
+        outflow: unsigned(b.exit),
+    };
+    let blocks = flow.blocks.iter().zip(degrees).map(block).collect();
+    let mut counts = Counts { entry: 0, blocks };
+    counts.entry = counts.entered();
+    counts
 }
 
 /// Returns the flow graph of a function, and how many edges each block has.
 pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
     let n = cfg.blocks.len();
-    let mut graph = FlowGraph {
-        weights: (0..n).map(|b| weights.get(b).copied().unwrap_or(0)).collect(),
-        entrances: vec![None; n],
-        exits: cfg.blocks.iter().map(|b| exit_cost(&b.term)).collect(),
-        edges: Vec::new(),
+    let block = |(b, block): (usize, &code::Block)| flow_graph::Block {
+        weight: weights.get(b).copied().unwrap_or(0),
+        entrance: None,
+        exit: exit_cost(&block.term),
     };
+    let blocks = cfg.blocks.iter().enumerate().map(block).collect();
+    let mut graph = FlowGraph { blocks, edges: Vec::new() };
     let mut degrees = Vec::with_capacity(n);
     let mut entered = vec![false; n];
     for (from, id) in (0..n).zip(0u32..) {
@@ -132,7 +158,7 @@ pub(crate) fn graph_of(cfg: &Cfg, weights: &[u64]) -> (FlowGraph, Vec<usize>) {
         degrees.push(graph.edges.len() - before);
     }
     for (b, block) in cfg.blocks.iter().enumerate() {
-        graph.entrances[b] = match b {
+        graph.blocks[b].entrance = match b {
             0 => Some(0),
             _ if block.landing_pad => Some(UNLIKELY),
             _ if !entered[b] => Some(0),

@@ -33,31 +33,50 @@ pub(crate) struct Edge {
     pub(crate) cost: i64,
 }
 
+/// A block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Block {
+    /// Its measured executions.
+    pub(crate) weight: u64,
+    /// The cost of entering the graph there; `None` if control cannot enter there.
+    pub(crate) entrance: Option<i64>,
+    /// The cost of leaving the graph there by no edge; `None` if control cannot leave there.
+    pub(crate) exit: Option<i64>,
+}
+
+impl Block {
+    fn weight(&self) -> i64 {
+        i64::try_from(self.weight.min(WEIGHT_LIMIT)).unwrap_or(0)
+    }
+}
+
 /// A graph with measured weights.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlowGraph {
-    pub(crate) weights: Vec<u64>,
+    pub(crate) blocks: Vec<Block>,
     pub(crate) edges: Vec<Edge>,
-    /// By block: the cost of entering the graph there; `None` if control cannot enter there.
-    pub(crate) entrances: Vec<Option<i64>>,
-    /// By block: the cost of leaving the graph there by no edge; `None` if control cannot leave there.
-    pub(crate) exits: Vec<Option<i64>>,
+}
+
+/// The flow of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct BlockFlow {
+    /// Its executions.
+    pub(crate) runs: i64,
+    /// The flow that enters the graph there.
+    pub(crate) entrance: i64,
+    /// The flow that leaves the graph there by no edge.
+    pub(crate) exit: i64,
 }
 
 /// A flow that is conserved in every block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
-    pub(crate) blocks: Vec<i64>,
+    pub(crate) blocks: Vec<BlockFlow>,
+    /// By edge of the graph.
     pub(crate) edges: Vec<i64>,
-    pub(crate) entrances: Vec<i64>,
-    pub(crate) exits: Vec<i64>,
 }
 
 impl FlowGraph {
-    fn weight(&self, b: usize) -> i64 {
-        i64::try_from(self.weights[b].min(WEIGHT_LIMIT)).unwrap_or(0)
-    }
-
     /// Returns the consistent flow nearest to the weights.
     pub(crate) fn infer(mut self) -> Flow {
         self.open_closed_parts();
@@ -70,10 +89,10 @@ impl FlowGraph {
     /// Adds entrances and exits until every block can be reached and left. They are needed for code that only
     /// an unknown indirect jump reaches, and for loops that never end.
     pub(crate) fn open_closed_parts(&mut self) {
-        let n = self.weights.len();
+        let n = self.blocks.len();
         let mut forward = vec![Vec::new(); n];
         let mut backward = vec![Vec::new(); n];
-        let mut leaves: Vec<bool> = self.exits.iter().map(Option::is_some).collect();
+        let mut leaves: Vec<bool> = self.blocks.iter().map(|b| b.exit.is_some()).collect();
         for e in &self.edges {
             match e.to {
                 Some(to) => {
@@ -84,12 +103,12 @@ impl FlowGraph {
             }
         }
         let mut seen = vec![false; n];
-        for b in (0..n).filter(|&b| self.entrances[b].is_some()) {
+        for b in (0..n).filter(|&b| self.blocks[b].entrance.is_some()) {
             flood(&forward, b, &mut seen);
         }
         for b in 0..n {
             if !seen[b] {
-                self.entrances[b] = Some(MADE_UP);
+                self.blocks[b].entrance = Some(MADE_UP);
                 flood(&forward, b, &mut seen);
             }
         }
@@ -100,7 +119,7 @@ impl FlowGraph {
         // The last block of an endless loop is the likeliest place of its exit.
         for b in (0..n).rev() {
             if !seen[b] {
-                self.exits[b] = Some(MADE_UP);
+                self.blocks[b].exit = Some(MADE_UP);
                 flood(&backward, b, &mut seen);
             }
         }
@@ -110,44 +129,45 @@ impl FlowGraph {
     /// there. It leaves a surplus at one end of the block and a demand at the other, and the network balances
     /// them. So no cost is negative.
     pub(crate) fn cheapest(&self) -> Flow {
-        let n = self.weights.len();
+        let n = self.blocks.len();
         let (enter, leave) = (|b: usize| 2 * b, |b: usize| 2 * b + 1);
         let (world, source, sink) = (2 * n, 2 * n + 1, 2 * n + 2);
         let mut net = Network::new(2 * n + 3);
-        let mut raised = Vec::with_capacity(n);
-        let mut lowered = Vec::with_capacity(n);
-        for b in 0..n {
-            let w = self.weight(b);
-            raised.push(net.arc(enter(b), leave(b), UNBOUNDED, if w > 0 { RAISE } else { RAISE_ZERO }));
-            lowered.push((w > 0).then(|| {
+        // The arcs of each block by which its weight is raised and lowered.
+        let mut changes = Vec::with_capacity(n);
+        for (b, block) in self.blocks.iter().enumerate() {
+            let w = block.weight();
+            let raise = net.arc(enter(b), leave(b), UNBOUNDED, if w > 0 { RAISE } else { RAISE_ZERO });
+            let lower = (w > 0).then(|| {
                 net.arc(source, leave(b), w, 0);
                 net.arc(enter(b), sink, w, 0);
                 net.arc(leave(b), enter(b), w, LOWER)
-            }));
+            });
+            changes.push((raise, lower));
         }
-        let door =
-            |net: &mut Network, from, to, cost: Option<i64>| cost.map(|c| net.arc(from, to, UNBOUNDED, c));
         let edges: Vec<usize> = self
             .edges
             .iter()
             .map(|e| net.arc(leave(e.from), e.to.map_or(world, enter), UNBOUNDED, e.cost))
             .collect();
-        let entrances: Vec<_> = (0..n).map(|b| door(&mut net, world, enter(b), self.entrances[b])).collect();
-        let exits: Vec<_> = (0..n).map(|b| door(&mut net, leave(b), world, self.exits[b])).collect();
+        let mut door = |from, to, cost: Option<i64>| cost.map(|c| net.arc(from, to, UNBOUNDED, c));
+        let blocks = || self.blocks.iter().enumerate();
+        let entrances: Vec<_> = blocks().map(|(b, block)| door(world, enter(b), block.entrance)).collect();
+        let exits: Vec<_> = blocks().map(|(b, block)| door(leave(b), world, block.exit)).collect();
         net.solve(source, sink, PHASES);
-        let maybe = |arc: &Option<usize>| arc.map_or(0, |a| net.flow(a));
-        Flow {
-            blocks: (0..n).map(|b| self.weight(b) + net.flow(raised[b]) - maybe(&lowered[b])).collect(),
-            edges: edges.iter().map(|&a| net.flow(a)).collect(),
-            entrances: entrances.iter().map(maybe).collect(),
-            exits: exits.iter().map(maybe).collect(),
-        }
+        let maybe = |arc: Option<usize>| arc.map_or(0, |a| net.flow(a));
+        let flow_of = |(b, block): (usize, &Block)| {
+            let (raise, lower) = changes[b];
+            let runs = block.weight() + net.flow(raise) - maybe(lower);
+            BlockFlow { runs, entrance: maybe(entrances[b]), exit: maybe(exits[b]) }
+        };
+        Flow { blocks: blocks().map(flow_of).collect(), edges: edges.iter().map(|&a| net.flow(a)).collect() }
     }
 
     /// Connects islands: loops whose flow is consistent in itself although no flow enters them. One execution
     /// is sent from outside through each island and out again.
     fn join_islands(&self, flow: &mut Flow) {
-        let n = self.weights.len();
+        let n = self.blocks.len();
         let mut running = vec![Vec::new(); n];
         for (e, &f) in self.edges.iter().zip(&flow.edges) {
             if let (Some(to), true) = (e.to, f > 0) {
@@ -155,10 +175,10 @@ impl FlowGraph {
             }
         }
         let mut reached = vec![false; n];
-        for b in (0..n).filter(|&b| flow.entrances[b] > 0) {
+        for b in (0..n).filter(|&b| flow.blocks[b].entrance > 0) {
             flood(&running, b, &mut reached);
         }
-        let islands: Vec<usize> = (0..n).filter(|&b| flow.blocks[b] > 0 && !reached[b]).collect();
+        let islands: Vec<usize> = (0..n).filter(|&b| flow.blocks[b].runs > 0 && !reached[b]).collect();
         if islands.is_empty() {
             return;
         }
@@ -167,7 +187,7 @@ impl FlowGraph {
             if reached[b] {
                 continue;
             }
-            flow.blocks[b] += 1;
+            flow.blocks[b].runs += 1;
             for (ways, inward) in [(&ways_in, true), (&ways_out, false)] {
                 let mut at = b;
                 while let Some(edge) = ways[at] {
@@ -175,7 +195,7 @@ impl FlowGraph {
                     let e = &self.edges[edge];
                     let next = if inward { Some(e.from) } else { e.to };
                     let Some(next) = next else { break };
-                    flow.blocks[next] += 1;
+                    flow.blocks[next].runs += 1;
                     if inward {
                         running[e.from].extend(e.to);
                     }
@@ -183,8 +203,8 @@ impl FlowGraph {
                 }
                 // The walk ended at a block with an entrance, or with an exit that is no edge.
                 if ways[at].is_none() {
-                    let door = if inward { &mut flow.entrances } else { &mut flow.exits };
-                    door[at] += 1;
+                    let last = &mut flow.blocks[at];
+                    *(if inward { &mut last.entrance } else { &mut last.exit }) += 1;
                 }
             }
             flood(&running, b, &mut reached);
@@ -195,7 +215,7 @@ impl FlowGraph {
     /// by which the cheapest path to the outside continues. `None` means that the block itself has the
     /// entrance or exit. Links that already carry flow cost nothing.
     fn ways(&self, flow: &Flow, inward: bool) -> Vec<Option<usize>> {
-        let n = self.weights.len();
+        let n = self.blocks.len();
         let mut touching = vec![Vec::new(); n];
         for (id, e) in self.edges.iter().enumerate() {
             if let Some(to) = e.to {
@@ -213,11 +233,10 @@ impl FlowGraph {
                 heap.push(Reverse((d, b)));
             }
         };
-        let (doors, used) =
-            if inward { (&self.entrances, &flow.entrances) } else { (&self.exits, &flow.exits) };
-        for b in 0..n {
-            if let Some(cost) = doors[b] {
-                offer(b, price(used[b], cost), None, &mut heap, &mut way);
+        for (b, (block, used)) in self.blocks.iter().zip(&flow.blocks).enumerate() {
+            let (door, used) = if inward { (block.entrance, used.entrance) } else { (block.exit, used.exit) };
+            if let Some(cost) = door {
+                offer(b, price(used, cost), None, &mut heap, &mut way);
             }
         }
         if !inward {
@@ -245,7 +264,7 @@ impl FlowGraph {
     /// branch ran, and the solver picks one arbitrarily. Arms that cost the same and meet again in the same
     /// block cannot be distinguished, so they get equal shares.
     fn share_equal_arms(&self, flow: &mut Flow) {
-        let n = self.weights.len();
+        let n = self.blocks.len();
         let mut out = vec![Vec::new(); n];
         let mut entering = vec![0usize; n];
         for (id, e) in self.edges.iter().enumerate() {
@@ -256,11 +275,11 @@ impl FlowGraph {
         }
         // An arm's inner blocks have one way in, one way out and no sample.
         let inner = |b: usize, flow: &Flow| {
-            self.weights[b] == 0
+            self.blocks[b].weight == 0
                 && entering[b] == 1
                 && out[b].len() == 1
-                && flow.entrances[b] == 0
-                && flow.exits[b] == 0
+                && flow.blocks[b].entrance == 0
+                && flow.blocks[b].exit == 0
         };
         for b in (0..n).filter(|&b| out[b].len() > 1) {
             let mut arms: BTreeMap<(Option<usize>, i64), Vec<Vec<usize>>> = BTreeMap::new();
@@ -285,7 +304,7 @@ impl FlowGraph {
                         flow.edges[edge] = part;
                     }
                     for &edge in &arm[1..] {
-                        flow.blocks[self.edges[edge].from] = part;
+                        flow.blocks[self.edges[edge].from].runs = part;
                     }
                 }
             }
@@ -295,8 +314,8 @@ impl FlowGraph {
     /// Returns the cost of a flow, which for extreme weights exceeds the range of `i64`.
     #[cfg(test)]
     pub(crate) fn cost(&self, flow: &Flow) -> i128 {
-        let blocks = (0..self.weights.len()).map(|b| {
-            let (w, f) = (self.weight(b), flow.blocks[b]);
+        let blocks = self.blocks.iter().zip(&flow.blocks).map(|(block, flow)| {
+            let (w, f) = (block.weight(), flow.runs);
             let unit = if f < w {
                 -LOWER
             } else if w > 0 {
@@ -304,16 +323,13 @@ impl FlowGraph {
             } else {
                 RAISE_ZERO
             };
+            let door = |cost: Option<i64>, flow| i128::from(cost.unwrap_or(0)) * i128::from(flow);
             i128::from(f - w) * i128::from(unit)
+                + door(block.entrance, flow.entrance)
+                + door(block.exit, flow.exit)
         });
         let edges = self.edges.iter().zip(&flow.edges).map(|(e, &f)| i128::from(e.cost) * i128::from(f));
-        let doors = |doors: &[Option<i64>], flows: &[i64]| {
-            doors.iter().zip(flows).map(|(d, &f)| i128::from(d.unwrap_or(0)) * i128::from(f)).sum::<i128>()
-        };
-        blocks.sum::<i128>()
-            + edges.sum::<i128>()
-            + doors(&self.entrances, &flow.entrances)
-            + doors(&self.exits, &flow.exits)
+        blocks.sum::<i128>() + edges.sum::<i128>()
     }
 }
 

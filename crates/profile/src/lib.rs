@@ -29,7 +29,7 @@ pub use branch_stacks::{BranchStacks, Run, Taken};
 pub use call_graph::{CallCount, CallGraph, CallNode, EstimatedStack};
 pub use choose::{Coverage, choose, hot_blocks};
 pub use counters::{CounterPlan, Solved};
-pub use counts::{Counts, infer};
+pub use counts::{BlockCounts, Counts, infer};
 pub use file::{
     Binding, BlockProfile, BuildId, Fdata, FunctionKey, FunctionProfile, Looks, ModuleProfile, Origin,
     PROFILE_VERSION, Place, Profile, ProfileError, SiteProfile, fdata, hash, shape,

@@ -5,7 +5,7 @@
 //! block that is entered from outside. To it, a link leads from each place where control leaves. The flow
 //! into each node equals the flow out of it.
 
-use crate::counts::{Counts, graph_of};
+use crate::counts::{BlockCounts, Counts, graph_of};
 use code::{BlockId, Cfg, Point};
 
 /// The node for all code outside the function.
@@ -56,15 +56,11 @@ impl Link {
 
     /// Returns how often control passed the link according to these counts; 0 if they have no number for it.
     pub(crate) fn of(&self, counts: &Counts) -> u64 {
-        let at = |v: &[u64], b: BlockId| v.get(b.index()).copied().unwrap_or(0);
         match self.place {
-            Place::Entrance(b) => at(&counts.inflow, b),
-            Place::Block(b) => at(&counts.blocks, b),
-            Place::Edge(b, index) => {
-                let edge = counts.edges.get(b.index()).and_then(|edges| edges.get(index as usize));
-                edge.copied().unwrap_or(0)
-            }
-            Place::Exit(b) => at(&counts.outflow, b),
+            Place::Entrance(b) => counts.blocks.get(b.index()).map_or(0, |b| b.inflow),
+            Place::Block(b) => counts.block(b),
+            Place::Edge(b, index) => counts.edges(b).get(index as usize).copied().unwrap_or(0),
+            Place::Exit(b) => counts.blocks.get(b.index()).map_or(0, |b| b.outflow),
         }
     }
 }
@@ -80,14 +76,14 @@ pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
     for ((at, id), degree) in (0..).zip(0u32..).zip(degrees) {
         let b = BlockId(id);
         let mut link = |from, to, place, cost: i64| links.push(Link { from, to, place, rare: cost > 0 });
-        if let Some(cost) = graph.entrances[at] {
+        if let Some(cost) = graph.blocks[at].entrance {
             link(WORLD, enter(at), Place::Entrance(b), cost);
         }
         link(enter(at), leave(at), Place::Block(b), 0);
         for (index, edge) in (0u32..).zip(edges.by_ref().take(degree)) {
             link(leave(at), edge.to.map_or(WORLD, enter), Place::Edge(b, index), edge.cost);
         }
-        if let Some(cost) = graph.exits[at] {
+        if let Some(cost) = graph.blocks[at].exit {
             link(leave(at), WORLD, Place::Exit(b), cost);
         }
     }
@@ -95,22 +91,17 @@ pub(crate) fn links_of(cfg: &Cfg) -> Vec<Link> {
 }
 
 /// Returns the counts of `n` blocks from the flows of all links, in the order of [`links_of`].
-pub(crate) fn counts_of(n: usize, links: &[Link], flows: &[u64]) -> Counts {
-    let mut counts = Counts {
-        entry: 0,
-        blocks: vec![0; n],
-        edges: vec![Vec::new(); n],
-        inflow: vec![0; n],
-        outflow: vec![0; n],
-    };
-    for (link, &flow) in links.iter().zip(flows) {
-        match link.place {
-            Place::Entrance(b) => counts.inflow[b.index()] = flow,
-            Place::Block(b) => counts.blocks[b.index()] = flow,
-            Place::Edge(b, _) => counts.edges[b.index()].push(flow),
-            Place::Exit(b) => counts.outflow[b.index()] = flow,
+pub(crate) fn counts_of(n: usize, flows: impl IntoIterator<Item = (Place, u64)>) -> Counts {
+    let mut blocks = vec![BlockCounts::default(); n];
+    for (place, flow) in flows {
+        match place {
+            Place::Entrance(b) => blocks[b.index()].inflow = flow,
+            Place::Block(b) => blocks[b.index()].count = flow,
+            Place::Edge(b, _) => blocks[b.index()].edges.push(flow),
+            Place::Exit(b) => blocks[b.index()].outflow = flow,
         }
     }
-    counts.entry = counts.inflow.first().copied().unwrap_or(0);
+    let mut counts = Counts { entry: 0, blocks };
+    counts.entry = counts.entered();
     counts
 }

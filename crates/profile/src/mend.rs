@@ -5,6 +5,15 @@ use crate::counts::Counts;
 use crate::links::{Link, WORLD, counts_of, enter, leave};
 use crate::min_cost_flow::{Network, UNBOUNDED};
 
+/// A link with its measured flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measured {
+    pub(crate) link: Link,
+    /// May be negative, and need not be conserved.
+    pub(crate) flow: i128,
+    pub(crate) price: Price,
+}
+
 /// The cost of changing a measured flow by one: upwards and downwards. At least 0.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Price {
@@ -18,28 +27,22 @@ const FLOW_LIMIT: i64 = 1 << 36;
 /// past a link or two, and to come back unseen.
 const PHASES: usize = 50;
 
-/// Returns the consistent counts of `n` blocks nearest to `flows`, the measured flows of the links. `flows`
-/// may be negative and not conserved. `price` returns the price of a link by its index. `unseen` is the cost
-/// of a thread that entered or left a block unseen: more than 0, and small.
-pub(crate) fn mend(
-    n: usize,
-    links: &[Link],
-    flows: &[i128],
-    price: &dyn Fn(usize) -> Price,
-    unseen: i64,
-) -> Counts {
+/// Returns the consistent counts of `n` blocks nearest to the measured flows of all links, in the order of
+/// [`links_of`]. `unseen` is the cost of a thread that entered or left a block unseen: more than 0, and small.
+///
+/// [`links_of`]: crate::links::links_of
+pub(crate) fn mend(n: usize, links: &[Measured], unseen: i64) -> Counts {
     let (source, sink) = (2 * n + 1, 2 * n + 2);
     let mut net = Network::new(2 * n + 3);
-    let base: Vec<i64> =
-        flows.iter().map(|&f| i64::try_from(f.clamp(0, FLOW_LIMIT.into())).unwrap_or(0)).collect();
     let mut surplus = vec![0i64; 2 * n + 1];
-    let mut arcs = Vec::with_capacity(links.len());
-    for ((place, link), &flow) in links.iter().enumerate().zip(&base) {
+    // The flow of each link, and the arcs by which it is raised and lowered.
+    let mut changes = Vec::with_capacity(links.len());
+    for Measured { link, flow, price } in links {
+        let flow = i64::try_from((*flow).clamp(0, FLOW_LIMIT.into())).unwrap_or(0);
         surplus[link.to] += flow;
         surplus[link.from] -= flow;
-        let price = price(place);
         let more = net.arc(link.from, link.to, UNBOUNDED, price.more);
-        arcs.push((more, net.arc(link.to, link.from, flow, price.less)));
+        changes.push((flow, more, net.arc(link.to, link.from, flow, price.less)));
     }
     let unseen: Vec<(usize, usize)> = (0..n)
         .map(|b| (net.arc(WORLD, enter(b), UNBOUNDED, unseen), net.arc(leave(b), WORLD, UNBOUNDED, unseen)))
@@ -55,16 +58,14 @@ pub(crate) fn mend(
     // surplus can be balanced.
     net.solve(source, sink, PHASES);
     let whole = |flow: i64| u64::try_from(flow).unwrap_or(0);
-    let mended: Vec<u64> = base
-        .iter()
-        .zip(&arcs)
-        .map(|(&flow, &(more, less))| whole(flow + net.flow(more) - net.flow(less)))
-        .collect();
-    let mut counts = counts_of(n, links, &mended);
-    for (b, &(came, went)) in unseen.iter().enumerate() {
-        counts.inflow[b] += whole(net.flow(came));
-        counts.outflow[b] += whole(net.flow(went));
+    let mended = links.iter().zip(changes).map(|(measured, (flow, more, less))| {
+        (measured.link.place, whole(flow + net.flow(more) - net.flow(less)))
+    });
+    let mut counts = counts_of(n, mended);
+    for (block, &(came, went)) in counts.blocks.iter_mut().zip(&unseen) {
+        block.inflow += whole(net.flow(came));
+        block.outflow += whole(net.flow(went));
     }
-    counts.entry = counts.inflow.first().copied().unwrap_or(0);
+    counts.entry = counts.entered();
     counts
 }

@@ -7,7 +7,7 @@
 //!
 //! If the process cannot take a file, the cache goes to anonymous memory.
 
-use crate::install::{map_from, nr, prot};
+use crate::mapping::{map_from, nr, prot};
 use crate::{BLOB_OFFSET, CachePlan, Error, Plan, Policy, ToggleReport, fault, huge_wanted, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::path::PathBuf;

@@ -9,7 +9,7 @@
 //! finish them in the routines.
 
 use crate::toggle::{self, Word};
-use crate::{Anchor, Error, FindObject, Hook, Policy, ToggleReport, fault, finishing, install};
+use crate::{Anchor, Error, FindObject, Hook, Policy, ToggleReport, fault, finishing, install, mapping};
 use addr::Avma;
 use tracee::{Process, Stopped};
 
@@ -65,7 +65,7 @@ impl FirstStop<'_> {
 
     fn in_stop(&self, stopped: &mut Stopped<'_>) -> Result<Option<Anchor>, Error> {
         let process = stopped.process();
-        install::map_anchor(stopped, self.anchor_at)?;
+        mapping::map_anchor(stopped, self.anchor_at)?;
         fault::point();
         stopped.make_finishing_code(stopped.threads().len())?;
         let mut anchor = install::write_anchor(process, self.anchor_at, self.lookup)?;

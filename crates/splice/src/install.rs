@@ -2,6 +2,7 @@
 
 use crate::anchor::PAGE;
 use crate::list::AREAS;
+use crate::mapping::{map, nr, prot};
 use crate::toggle::{self, Change, Word};
 use crate::{
     Anchor, Cache, CodeFile, CounterArea, Error, FindObject, FirstStop, Header, Hook, Installed, MAX_REGIONS,
@@ -11,7 +12,7 @@ use crate::{
 use addr::{Addr, Avma, AvmaRange};
 use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tracee::{Process, Stopped};
+use tracee::Process;
 
 /// The offset of a code cache's blob in its data mapping. Before it lie the journal's header and the program
 /// headers by which the cache is reported as a module.
@@ -138,6 +139,23 @@ impl Plan {
         FirstStop { anchor_at: self.anchor_at, lookup: self.lookup, hook: self.hook.as_ref() }
     }
 
+    /// Returns how many entries of the anchor's list it needs at most.
+    fn regions(&self) -> usize {
+        self.caches.len() + AREAS
+    }
+
+    /// Checks that the anchor's list has room, and that each redirect lies in one page.
+    fn check(&self, known: Option<&Anchor>) -> Result<(), Error> {
+        if self.regions() > known.map_or(MAX_REGIONS - 1, Anchor::room).min(MAX_REGIONS) {
+            return Err(Error::TooManyCaches(known.map_or(1, |anchor| anchor.regions.len())));
+        }
+        let hooks = self.hook.iter().flat_map(|h| &h.records);
+        match self.caches.iter().flat_map(|c| &c.records).chain(hooks).find(|r| !r.in_one_page()) {
+            Some(r) => Err(Error::UnsoundRedirect(r.at)),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the caches whose code goes to huge pages, if the kernel gives any.
     fn huge_caches(&self) -> Vec<&CachePlan> {
         self.caches.iter().filter(|c| self.huge && huge_wanted(c.text.len() as u64)).collect()
@@ -196,8 +214,7 @@ pub fn install(
     plan: &Plan,
     policy: &Policy,
 ) -> Result<InstallReport, Error> {
-    let counting = plan.counters.is_some();
-    if earlier.is_some_and(|e| counting && e.counts_for_good()) {
+    if earlier.is_some_and(|e| plan.counters.is_some() && e.counts_for_good()) {
         return Err(Error::CountsForGood);
     }
     let mut laps = Laps(Instant::now());
@@ -216,98 +233,131 @@ pub fn install(
         quiet::silence(process, e, policy, &mut ToggleReport::default())?;
     }
     let generation = earlier.map_or(0, Installed::generation) + 1;
-    let wanted = plan.caches.len() + AREAS;
-    let regions = known.as_ref().map_or(1, |anchor| anchor.regions.len());
-    if wanted > known.as_ref().map_or(MAX_REGIONS - 1, Anchor::room).min(MAX_REGIONS) {
-        return Err(Error::TooManyCaches(regions));
-    }
-    let needs_page = known.as_ref().is_some_and(|anchor| anchor.room_in_page() < wanted);
-    for r in plan.caches.iter().flat_map(|c| &c.records).chain(plan.hook.iter().flat_map(|h| &h.records)) {
-        if !r.in_one_page() {
-            return Err(Error::UnsoundRedirect(r.at));
-        }
-    }
+    plan.check(known.as_ref())?;
     let mut times = InstallTimes { stopping: laps.next(), ..InstallTimes::default() };
-    let (from_files, not_from_files) = match code_file::map(process, plan, policy, &mut first) {
-        Ok(mapped) => (mapped, None),
-        Err(e) if code_file::is_refusal(&e) => (false, Some(e.to_string())),
-        Err(e) => return Err(e),
-    };
-    let (map_stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page, from_files), plan)
-        .or_else(|e| {
-            if from_files {
-                // Nothing refers to the new mappings.
-                unmap(process, plan)?;
-            }
-            Err(e)
-        })?;
-    let mut anchor = match known {
-        Some(anchor) => anchor,
-        None => write_anchor(process, plan.anchor_at, plan.lookup)?,
-    };
-    if needs_page {
-        anchor.link_page(process, plan.anchor_at)?;
-    }
-    let map_stop = match withheld {
-        true => map_stop.max(huge::touch(process, &anchor, &plan.huge_caches(), from_files)?),
-        false => map_stop,
-    };
-    if from_files {
-        code_file::check(process, plan).or_else(|e| {
-            unmap(process, plan)?;
-            Err(e)
-        })?;
-    }
-    let counters = match &plan.counters {
-        Some(offsets) => Some(counters::provide(process, &anchor, offsets).or_else(|e| {
-            // Nothing refers to the new mappings.
-            unmap(process, plan)?;
-            Err(e)
-        })?),
-        None => None,
-    };
+    let installation = Installation { process, earlier, plan, policy };
+    let mut mapped = installation.map(known, &mut first)?;
     times.mapping = laps.next();
-    for (i, cache) in plan.caches.iter().enumerate() {
-        fill(process, cache, Part { generation, counting, index: i, of: plan.caches.len() }, from_files)?;
-    }
-    finishing::publish(process, &mut anchor)?;
-    anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
-    write_hook(process, &mut anchor, plan.hook.as_ref())?;
+    installation.fill(&mut mapped, generation)?;
     times.filling = laps.next();
-
-    let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
-    let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let new_records: Vec<Record> = plan.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
-    let marks: Vec<(Avma, State)> = old
-        .iter()
-        .map(|c| (c.header.data.start, State::Undone))
-        .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
-        .collect();
-    let word = Word::swap(&anchor);
-    let module_list = anchor.module_list_redirects();
-    let change = Change {
-        word,
-        module_list,
-        counters: counters.as_ref(),
-        arms: &[],
-        only_if: Some(&anchor),
-        revert: &old_records,
-        apply: &new_records,
-        marks: &marks,
-    };
-    let mut toggle = toggle::run(process, &change, policy)?;
-    if toggle.stops.iter().all(|s| *s < map_stop) {
-        let longest = u64::try_from(map_stop.as_nanos()).unwrap_or(u64::MAX).to_le_bytes();
-        for cache in &plan.caches {
-            process.write(cache.data_at.add(journal::STOPPED_OFFSET), &longest)?;
-        }
-    }
-    toggle.stops.push(map_stop);
+    let mut toggle = installation.redirect(&mapped)?;
+    toggle.stops.push(mapped.stop);
     toggle.stops.extend(first.stops);
     toggle.busy += first.busy;
     toggle.cured += first.cured;
     times.stopping += laps.next();
+    let Mapped { stop: map_stop, counters, not_from_files, .. } = mapped;
     Ok(InstallReport { generation, toggle, map_stop, counters, not_from_files, times })
+}
+
+/// One installation behind the first stop.
+struct Installation<'a> {
+    process: &'a Process,
+    /// What is installed already, with the anchor of the first stop.
+    earlier: Option<&'a Installed>,
+    plan: &'a Plan,
+    policy: &'a Policy,
+}
+
+/// The memory of a generation. Nothing refers to it yet.
+struct Mapped {
+    anchor: Anchor,
+    counters: Option<CounterArea>,
+    /// See [`InstallReport::map_stop`].
+    stop: Duration,
+    /// Whether the caches are mapped from files.
+    from_files: bool,
+    /// See [`InstallReport::not_from_files`].
+    not_from_files: Option<String>,
+}
+
+impl Installation<'_> {
+    /// Maps the caches, the counters' memory and the anchor, if there is none. On failure the caches are not
+    /// mapped. `known` is the anchor that is there already.
+    fn map(&self, known: Option<Anchor>, first: &mut ToggleReport) -> Result<Mapped, Error> {
+        let &Self { process, earlier, plan, policy } = self;
+        let needs_page = known.as_ref().is_some_and(|anchor| anchor.room_in_page() < plan.regions());
+        let (from_files, not_from_files) = match code_file::map(process, plan, policy, first) {
+            Ok(mapped) => (mapped, None),
+            Err(e) if code_file::is_refusal(&e) => (false, Some(e.to_string())),
+            Err(e) => return Err(e),
+        };
+        let (stop, withheld) = map_all(process, &mappings(earlier, plan, needs_page, from_files), plan)
+            .or_else(|e| if from_files { self.give_up(e) } else { Err(e) })?;
+        let mut anchor = match known {
+            Some(anchor) => anchor,
+            None => write_anchor(process, plan.anchor_at, plan.lookup)?,
+        };
+        if needs_page {
+            anchor.link_page(process, plan.anchor_at)?;
+        }
+        let stop = match withheld {
+            true => stop.max(huge::touch(process, &anchor, &plan.huge_caches(), from_files)?),
+            false => stop,
+        };
+        if from_files {
+            code_file::check(process, plan).or_else(|e| self.give_up(e))?;
+        }
+        let counters = match &plan.counters {
+            Some(offsets) => {
+                let area = counters::provide(process, &anchor, offsets);
+                Some(area.or_else(|e| self.give_up(e))?)
+            }
+            None => None,
+        };
+        Ok(Mapped { anchor, counters, stop, from_files, not_from_files })
+    }
+
+    /// Unmaps the caches, to which nothing refers yet, and returns the error for which this is done.
+    fn give_up<T>(&self, e: Error) -> Result<T, Error> {
+        unmap(self.process, self.plan)?;
+        Err(e)
+    }
+
+    /// Fills the caches and lists them in the anchor.
+    fn fill(&self, mapped: &mut Mapped, generation: u32) -> Result<(), Error> {
+        let &Self { process, plan, .. } = self;
+        let counting = plan.counters.is_some();
+        for (i, cache) in plan.caches.iter().enumerate() {
+            let part = Part { generation, counting, index: i, of: plan.caches.len() };
+            fill(process, cache, part, mapped.from_files)?;
+        }
+        let anchor = &mut mapped.anchor;
+        finishing::publish(process, anchor)?;
+        anchor.add_regions(process, &plan.caches.iter().map(CachePlan::region).collect::<Vec<_>>())?;
+        write_hook(process, anchor, plan.hook.as_ref())
+    }
+
+    /// Puts the redirects in force and undoes those of the earlier generation.
+    fn redirect(&self, mapped: &Mapped) -> Result<ToggleReport, Error> {
+        let &Self { process, earlier, plan, policy } = self;
+        let old: Vec<&Cache> = earlier.into_iter().flat_map(Installed::of_use).collect();
+        let old_records: Vec<Record> = old.iter().flat_map(|c| c.records.iter().copied()).collect();
+        let new_records: Vec<Record> = plan.caches.iter().flat_map(|c| c.records.iter().copied()).collect();
+        let marks: Vec<(Avma, State)> = old
+            .iter()
+            .map(|c| (c.header.data.start, State::Undone))
+            .chain(plan.caches.iter().map(|c| (c.data_at, State::Applied)))
+            .collect();
+        let change = Change {
+            word: Word::swap(&mapped.anchor),
+            module_list: mapped.anchor.module_list_redirects(),
+            counters: mapped.counters.as_ref(),
+            arms: &[],
+            only_if: Some(&mapped.anchor),
+            revert: &old_records,
+            apply: &new_records,
+            marks: &marks,
+        };
+        let toggle = toggle::run(process, &change, policy)?;
+        if toggle.stops.iter().all(|s| *s < mapped.stop) {
+            let longest = u64::try_from(mapped.stop.as_nanos()).unwrap_or(u64::MAX).to_le_bytes();
+            for cache in &plan.caches {
+                process.write(cache.data_at.add(journal::STOPPED_OFFSET), &longest)?;
+            }
+        }
+        Ok(toggle)
+    }
 }
 
 /// Makes all mappings in one stop of one thread; on failure none is left. Returns how long the stop took, and
@@ -367,69 +417,6 @@ fn mappings(
         all.push((c.data_range(), prot::READ));
     }
     all
-}
-
-/// System call numbers and flags of x86-64 Linux.
-pub(crate) mod nr {
-    pub const MMAP: i64 = 9;
-    pub const MPROTECT: i64 = 10;
-    pub const MUNMAP: i64 = 11;
-    /// `MAP_PRIVATE | MAP_FIXED_NOREPLACE` (Linux 4.17; a hint before, so the result is checked).
-    pub const MAP_FLAGS: u64 = 0x02 | 0x10_0000;
-    /// `MAP_ANONYMOUS`.
-    pub const ANONYMOUS: u64 = 0x20;
-}
-
-/// Protections. Nothing is ever mapped writable.
-pub(crate) mod prot {
-    pub const READ: u64 = 1;
-    pub const READ_EXEC: u64 = 1 | 4;
-}
-
-pub(crate) type Call<'a> = &'a mut dyn FnMut(i64, [u64; 6]) -> Result<i64, tracee::Error>;
-
-fn map(call: Call<'_>, at: Avma, len: u64, protection: u64) -> Result<(), Error> {
-    map_from(call, at, len, protection, (u64::MAX, 0, nr::ANONYMOUS))
-}
-
-/// Maps memory at an address that is free: from a descriptor and an offset, with more flags.
-pub(crate) fn map_from(
-    call: Call<'_>,
-    at: Avma,
-    len: u64,
-    protection: u64,
-    (fd, offset, flags): (u64, u64, u64),
-) -> Result<(), Error> {
-    let failed = |errno: i32| match errno {
-        errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
-        errno => Error::Map { at, len, errno },
-    };
-    match call(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS | flags, fd, offset]) {
-        Ok(got) if got == at.0.cast_signed() => Ok(()),
-        Ok(elsewhere) => {
-            call(nr::MUNMAP, [elsewhere.cast_unsigned(), len, 0, 0, 0, 0])?;
-            Err(failed(EEXIST))
-        }
-        Err(tracee::Error::Remote { errno, .. }) => Err(failed(errno)),
-        Err(e) => Err(e.into()),
-    }
-}
-
-/// Errors of a mapping that a limit or a rule forbids: `EPERM`, `EAGAIN`, `ENOMEM`, `EACCES` (mmap(2)).
-const DENIED: [i32; 4] = [1, 11, 12, 13];
-
-/// The error of a kernel with `MAP_FIXED_NOREPLACE` if the range is mapped already.
-pub const EEXIST: i32 = 17;
-
-/// Maps the two pages of an anchor.
-pub(crate) fn map_anchor(stopped: &mut Stopped<'_>, at: Avma) -> Result<(), Error> {
-    let mut call = |nr, args| stopped.syscall(nr, args);
-    map(&mut call, at, 2 * PAGE, prot::READ_EXEC)?;
-    if let Err(e) = call(nr::MPROTECT, [at.add(PAGE).0, PAGE, prot::READ, 0, 0, 0]) {
-        call(nr::MUNMAP, [at.0, 2 * PAGE, 0, 0, 0, 0])?;
-        return Err(e.into());
-    }
-    Ok(())
 }
 
 /// Writes an anchor into its two pages.

@@ -187,11 +187,20 @@ const JS: u8 = 0x78;
 const JMP: u8 = 0xeb;
 const RET: u8 = 0xc3;
 
+/// The registers that `each` saves.
+const SAVED: [(Reg, i64); 3] = [(RBX, -24), (Reg::RBP, -16), (R12, -32)];
+
 fn assemble() -> Asm {
     let mut a = Asm::default();
+    let to_each = iterate(&mut a);
+    each(&mut a, to_each);
+    a
+}
 
-    // int dl_iterate_phdr(callback, data): passes 24 bytes on the stack, { callback, data, whether the
-    // regions were reported }, through the original to `each`.
+/// `int dl_iterate_phdr(callback, data)`: passes 24 bytes on the stack, { callback, data, whether the regions
+/// were reported }, through the original to `each`. Returns the end of the instruction with the distance to
+/// `each`.
+fn iterate(a: &mut Asm) -> usize {
     a.frame(true, 8, &[]);
     a.put(&ENDBR64);
     a.put(&[0x48, 0x83, 0xec, 40]); // sub rsp, 40
@@ -207,8 +216,12 @@ fn assemble() -> Asm {
     a.frame(false, 8, &[]);
     a.put(&[RET]);
     a.bytes.resize(a.bytes.len().next_multiple_of(16), 0xcc);
+    to_each
+}
 
-    // int each(info, size, note)
+/// `int each(info, size, note)`: calls the callback for the module, and after the first module for each
+/// region.
+fn each(a: &mut Asm, to_each: usize) {
     let each = u32::try_from(a.bytes.len() - to_each).unwrap_or(0);
     a.bytes[to_each - 4..to_each].copy_from_slice(&each.to_le_bytes());
     a.frame(true, 8, &[]);
@@ -225,26 +238,39 @@ fn assemble() -> Asm {
     a.put(&[0xff, 0xe0]); // jmp rax
 
     a.land(first);
+    save(a);
+    call_back(a);
+    let found = a.far_jump(JNE);
+    a.put(&[0x48, 0x89, 0x44, 0x24, 48]); // mov [rsp + 48], rax  dlpi_tls_modid: 0, the result (see below)
+    a.put(&[0x48, 0x89, 0x44, 0x24, 56]); // mov [rsp + 56], rax  dlpi_tls_data
+    let ends = report_regions(a);
+    a.land_far(found);
+    ends.into_iter().for_each(|jump| a.land(jump));
+    restore(a);
+}
+
+/// Makes the frame: saves the registers that the loop over regions uses, and begins a `dl_phdr_info`.
+fn save(a: &mut Asm) {
     a.put(&[0x55]); // push rbp
     a.frame(false, 16, &[(Reg::RBP, -16)]);
     a.put(&[0x53]); // push rbx
     a.frame(false, 24, &[(RBX, -24), (Reg::RBP, -16)]);
     a.put(&[0x41, 0x54]); // push r12
-    let saved = [(RBX, -24), (Reg::RBP, -16), (R12, -32)];
-    a.frame(false, 32, &saved);
+    a.frame(false, 32, &SAVED);
     // sub rsp, 80: a dl_phdr_info, the next page, how many pages to follow
     a.put(&[0x48, 0x83, 0xec, LOCALS]);
-    a.frame(false, 32 + i64::from(LOCALS), &saved);
+    a.frame(false, 32 + i64::from(LOCALS), &SAVED);
     a.put(&[0x49, 0x89, 0xd4]); // mov r12, rdx
     a.put(&[0x49, 0xc7, 0x44, 0x24, 16, 1, 0, 0, 0]); // mov qword [r12 + 16], 1
     a.put(&[0x48, 0x8b, 0x47, 32]); // mov rax, [rdi + 32]
     a.put(&[0x48, 0x89, 0x44, 0x24, 32]); // mov [rsp + 32], rax  dlpi_adds
     a.put(&[0x48, 0x8b, 0x47, 40]); // mov rax, [rdi + 40]
     a.put(&[0x48, 0x89, 0x44, 0x24, 40]); // mov [rsp + 40], rax  dlpi_subs
-    call_back(&mut a);
-    let found = a.far_jump(JNE);
-    a.put(&[0x48, 0x89, 0x44, 0x24, 48]); // mov [rsp + 48], rax  dlpi_tls_modid: 0, the result (see below)
-    a.put(&[0x48, 0x89, 0x44, 0x24, 56]); // mov [rsp + 56], rax  dlpi_tls_data
+}
+
+/// Calls the callback for each region, page by page. Returns the jumps that are taken at the end of the list
+/// and when the callback wants no more.
+fn report_regions(a: &mut Asm) -> [usize; 3] {
     a.put(&[0x48, 0xc7, 0x44, 0x24, PAGES_LEFT]); // mov qword [rsp + 72], PAGES
     a.put(&u32::try_from(PAGES).unwrap_or(0).to_le_bytes());
     a.field(&[0x48, 0x8b, 0x2d], COUNT); // mov rbp, count       regions of this page
@@ -266,7 +292,7 @@ fn assemble() -> Asm {
     a.put(&[0x48, 0xc7, 0x44, 0x24, 24, 2, 0, 0, 0]); // mov qword [rsp + 24], 2   dlpi_phnum
     a.put(&[0x48, 0x89, 0xe7]); // mov rdi, rsp
     a.put(&[0xbe, INFO, 0, 0, 0]); // mov esi, 64
-    call_back(&mut a);
+    call_back(a);
     let found_here = a.jump(JNE);
     a.put(&[0x48, 0x83, 0xc3, byte(REGION_LEN)]); // add rbx, 32
     a.put(&[0x48, 0xff, 0xcd]); // dec rbp
@@ -282,12 +308,13 @@ fn assemble() -> Asm {
     a.put(&[0x48, 0x8b, 0x41, byte(PAGE_NEXT)]); // mov rax, [rcx + PAGE_NEXT]
     a.put(&[0x48, 0x8d, 0x59, byte(PAGE_REGIONS)]); // lea rbx, [rcx + PAGE_REGIONS]
     a.back(JMP, page);
-    a.land_far(found);
-    a.land(found_here);
-    a.land(last);
-    a.land(ring);
+    [found_here, last, ring]
+}
+
+/// Restores the registers and returns.
+fn restore(a: &mut Asm) {
     a.put(&[0x48, 0x83, 0xc4, LOCALS]); // add rsp, 80
-    a.frame(false, 32, &saved);
+    a.frame(false, 32, &SAVED);
     a.put(&[0x41, 0x5c]); // pop r12
     a.frame(false, 24, &[(RBX, -24), (Reg::RBP, -16)]);
     a.put(&[0x5b]); // pop rbx
@@ -295,7 +322,6 @@ fn assemble() -> Asm {
     a.put(&[0x5d]); // pop rbp
     a.frame(false, 8, &[]);
     a.put(&[RET]);
-    a
 }
 
 /// Converts an offset that fits a byte.

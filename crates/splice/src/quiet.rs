@@ -10,7 +10,7 @@
 //! INVARIANT(order): bases are reset only when nothing counts. So if whet dies in between, clones that still
 //! count have their own memory.
 
-use crate::counter_sites::{CounterSites, HEAD};
+use crate::counter_sites::{CounterSite, CounterSites, HEAD};
 use crate::counters::{release_counters, reset_bases};
 use crate::write::{self, Write};
 use crate::{Cache, Error, Installed, Policy, State, ToggleReport, fault, toggle};
@@ -75,8 +75,8 @@ pub(crate) fn silence(
     for cache in counting(installed) {
         let notes = cache.notes(process)?;
         let sites = CounterSites::read(&notes).ok_or(Error::CountsForGood)?;
-        let silent = |_, own: &mut [u8], at| pass_over(own, at);
-        changes.extend(change(process, cache.header.text, &sites.places, &silent)?);
+        let silent = |_: &_, own: &mut [u8], at| pass_over(own, at);
+        changes.extend(change(process, cache.header.text, &sites.sites, &silent)?);
     }
     let area = installed.anchor.recorded_counters(process)?;
     if changes.is_empty() && area.is_none() {
@@ -101,28 +101,26 @@ pub(crate) fn silence(
 }
 
 /// Returns a write that changes the instructions of counters at `sites`. It covers whole pages, which the
-/// kernel writes one by one. `edit` gets the number of a site, its bytes and its address, and changes the
-/// bytes. It returns `false` if the bytes are not as expected.
+/// kernel writes one by one. `edit` gets a site, its bytes and its address, and changes the bytes. It
+/// returns `false` if the bytes are not as expected.
 pub(crate) fn change(
     process: &Process,
     text: AvmaRange,
-    sites: &[u32],
-    edit: &dyn Fn(usize, &mut [u8], Avma) -> bool,
+    sites: &[CounterSite],
+    edit: &dyn Fn(&CounterSite, &mut [u8], Avma) -> bool,
 ) -> Result<Option<Write>, Error> {
     let (Some(&first), Some(&last)) = (sites.first(), sites.last()) else { return Ok(None) };
-    let start = text.start.add(first.into()).align_down(PAGE);
-    let end = Avma(text.start.add(u64::from(last) + LEN).0.next_multiple_of(PAGE)).min(text.end);
+    let start = text.start.add(first.place.into()).align_down(PAGE);
+    let end = Avma(text.start.add(u64::from(last.place) + LEN).0.next_multiple_of(PAGE)).min(text.end);
     let range = AvmaRange::new(start, end);
     let before = process.bytes(range)?;
     let mut now = before.clone();
-    let offset = |site: u32| text.start.add(site.into()).since(start).and_then(|o| usize::try_from(o).ok());
-    for (n, &site) in sites.iter().enumerate() {
-        let own = offset(site).and_then(|o| now.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
-        if !own.is_some_and(|own| edit(n, own, text.start.add(site.into()))) {
-            return Err(Error::Journal {
-                at: text.start.add(site.into()),
-                what: "no counter where one should be",
-            });
+    let offset = |at: Avma| at.since(start).and_then(|o| usize::try_from(o).ok());
+    for site in sites {
+        let at = text.start.add(site.place.into());
+        let own = offset(at).and_then(|o| now.get_mut(o..o + usize::try_from(LEN).unwrap_or(0)));
+        if !own.is_some_and(|own| edit(site, own, at)) {
+            return Err(Error::Journal { at, what: "no counter where one should be" });
         }
     }
     Ok(Some(Write { at: start, before, now }))

@@ -8,7 +8,7 @@
 //! INVARIANT(listed): the journals list the caches as counting before any clone counts. So if whet dies, the
 //! next whet ends the counting.
 
-use crate::counter_sites::CounterSites;
+use crate::counter_sites::{CounterSite, CounterSites};
 use crate::quiet;
 use crate::toggle::{self, Change, Word};
 use crate::write::Write;
@@ -39,7 +39,7 @@ impl Cache {
             return Ok(None);
         }
         let sites = CounterSites::read(&self.notes(mem)?);
-        Ok(sites.filter(|s| s.heads.len() == s.places.len()))
+        Ok(sites.filter(|s| s.sites.iter().all(|s| s.head.is_some())))
     }
 }
 
@@ -69,10 +69,10 @@ pub fn count_again(
         let at = cache.header.data.start;
         let sites = cache.counter_sites(process)?;
         let sites = sites.ok_or(Error::Journal { at, what: "clones that cannot count again" })?;
-        let arm = |n: usize, own: &mut [u8], at| {
-            sites.heads.get(n).is_some_and(|head| quiet::count_again(own, at, *head))
+        let arm = |site: &CounterSite, own: &mut [u8], at| {
+            site.head.is_some_and(|head| quiet::count_again(own, at, head))
         };
-        arms.extend(quiet::change(process, cache.header.text, &sites.places, &arm)?);
+        arms.extend(quiet::change(process, cache.header.text, &sites.sites, &arm)?);
     }
     let area = counters::provide(process, &installed.anchor, offsets)?;
     for cache in &again {

@@ -52,25 +52,33 @@ fn class(max: u64) -> u64 {
     [8u8, 16, 32].into_iter().map(mask).find(|&b| max <= b).unwrap_or(u64::MAX)
 }
 
-/// The known values at each block's start; `None` if control was not seen to reach it.
+/// The known values at each block's start.
 pub(super) struct Facts {
-    at: Vec<Option<[Known; 16]>>,
+    starts: Vec<Start>,
+}
+
+/// The state at a block's start.
+#[derive(Clone, Default)]
+struct Start {
+    /// The known values; `None` if control was not seen to reach it.
+    known: Option<[Known; 16]>,
+    /// How often they have changed.
+    changes: u8,
 }
 
 impl Facts {
     pub(super) fn compute(cfg: &Cfg, m: &mut Machine) -> Self {
-        let mut facts =
-            Solver { at: vec![None; cfg.blocks.len()], changes: vec![0; cfg.blocks.len()], work: Vec::new() };
+        let mut facts = Solver { starts: vec![Start::default(); cfg.blocks.len()], work: Vec::new() };
         for (b, id) in cfg.blocks.iter().zip(0u32..) {
             if id == 0 || b.landing_pad {
-                facts.at[id as usize] = Some([NOTHING; 16]);
+                facts.starts[id as usize].known = Some([NOTHING; 16]);
                 facts.work.push(id);
             }
         }
         // An unproven fact here would be used without a record.
         m.strict = true;
         while let Some(b) = facts.work.pop() {
-            let Some(start) = facts.at[b as usize] else { continue };
+            let Some(start) = facts.starts[b as usize].known else { continue };
             begin(m, &start);
             let block = &cfg.blocks[b as usize];
             for n in block.inst_ids() {
@@ -91,18 +99,18 @@ impl Facts {
             }
         }
         m.strict = false;
-        Self { at: facts.at }
+        Self { starts: facts.starts }
     }
 
     /// Resets a machine to the start of a block.
     pub(super) fn begin(&self, m: &mut Machine, b: BlockId) {
-        begin(m, &self.at[b.index()].unwrap_or([NOTHING; 16]));
+        begin(m, &self.starts[b.index()].known.unwrap_or([NOTHING; 16]));
     }
 }
 
 struct Solver {
-    at: Vec<Option<[Known; 16]>>,
-    changes: Vec<u8>,
+    starts: Vec<Start>,
+    /// Blocks that are still to be followed from.
     work: Vec<u32>,
 }
 
@@ -110,19 +118,18 @@ impl Solver {
     /// Adds the fact that control reaches `to` in this state.
     fn reach(&mut self, to: Dest, state: [Known; 16]) {
         let Dest::Block(to) = to else { return };
-        let b = to.index();
-        let Some(old) = self.at[b] else {
-            self.at[b] = Some(state);
+        let start = &mut self.starts[to.index()];
+        let Some(old) = start.known else {
+            start.known = Some(state);
             self.work.push(to.0);
             return;
         };
         let new = std::array::from_fn(|r| match old[r].meet(state[r]) {
-            changed if changed != old[r] && self.changes[b] >= PATIENCE => changed.widened(),
+            changed if changed != old[r] && start.changes >= PATIENCE => changed.widened(),
             same => same,
         });
         if new != old {
-            self.at[b] = Some(new);
-            self.changes[b] = self.changes[b].saturating_add(1);
+            *start = Start { known: Some(new), changes: start.changes.saturating_add(1) };
             self.work.push(to.0);
         }
     }

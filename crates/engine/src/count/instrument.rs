@@ -25,10 +25,22 @@ pub(crate) struct Own<'a> {
     pub(crate) plan: CounterPlan,
     /// The offset of its first counter.
     pub(crate) first: u32,
+    /// The offset of its first recorded register.
+    pub(crate) watched: u32,
     /// Its watched indirect calls.
     pub(crate) sites: Vec<Site>,
     /// True if the counters cover all of its executions.
     pub(crate) whole: bool,
+}
+
+impl Own<'_> {
+    /// Returns the same as a later round needs it.
+    pub(crate) fn stored(&self) -> FunctionPlan {
+        let cfg = &self.function.analysed.cfg;
+        let &Self { first, watched, whole, .. } = self;
+        let links = self.plan.counted();
+        FunctionPlan { entry: cfg.entry, hash: profile::hash(cfg), first, watched, whole, links }
+    }
 }
 
 /// A function with counters in its clone, and without watches yet.
@@ -43,11 +55,8 @@ struct WithCounters<'a> {
 
 /// The clones of a round.
 pub(crate) struct Instruments<'a> {
-    pub(crate) clones: Vec<Instrumented<'a>>,
-    /// How each function is counted.
-    pub(crate) owns: Vec<Own<'a>>,
-    /// The same, as a later round needs it.
-    pub(crate) plans: Vec<FunctionPlan>,
+    /// Each clone, and how it counts its function.
+    pub(crate) clones: Vec<(Instrumented<'a>, Own<'a>)>,
     /// The offset of the first recorded register.
     pub(crate) watched: u32,
     /// The end of all offsets.
@@ -79,18 +88,16 @@ pub(crate) fn instrument<'a>(
     };
     let with_counters: Vec<WithCounters<'a>> = functions.iter().map(with_counters).collect();
     let watched = end;
-    let (mut clones, mut owns, mut plans) = (Vec::new(), Vec::new(), Vec::new());
-    for f in with_counters {
+    let add_watches = |f: WithCounters<'a>| {
         let WithCounters { function, layout, plan, counters, first, whole } = f;
-        let cfg = &function.analysed.cfg;
-        let (entry, hash, links) = (cfg.entry, profile::hash(cfg), plan.counted());
-        plans.push(FunctionPlan { entry, hash, first, watched: end, whole, links });
-        let sites = targets::sites(cfg, &mut end);
+        let watched = end;
+        let sites = targets::sites(&function.analysed.cfg, &mut end);
         let watches = sites.iter().flat_map(targets::watches).collect();
-        clones.push(Instrumented { measured: function, layout, counters, watches });
-        owns.push(Own { function, plan, first, sites, whole });
-    }
-    Instruments { clones, owns, plans, watched, end }
+        let clone = Instrumented { measured: function, layout, counters, watches };
+        (clone, Own { function, plan, first, watched, sites, whole })
+    };
+    let clones = with_counters.into_iter().map(add_watches).collect();
+    Instruments { clones, watched, end }
 }
 
 /// Orders all blocks of a function. Blocks that ran, as far as is known, come first.

@@ -6,13 +6,14 @@ use crate::base::passes::{Passes, Style};
 use crate::build::clones::{Clones, Counting};
 use crate::build::installer::{Installer, Wanted};
 use crate::build::memory_limit;
-use crate::build::round::{self, Offsets};
+use crate::build::round::{self, FunctionPlan, Offsets};
 use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::instrument::{COUNTER, Instruments, Own, counted_part, instrument, leaves};
 use crate::count::recount::{self, Round};
 use crate::family::facts;
 use crate::plan::candidate::{Certainty, Measured, Others, SiteTargets};
+use crate::plan::laid_out::Instrumented;
 use crate::plan::targets::{self, Seen, SeenSite, Site, ranked};
 use crate::{Error, Interrupt, Target};
 use addr::Avma;
@@ -160,7 +161,7 @@ impl Rounds<'_, '_, '_> {
         let (installer, style) = (self.installer, self.style);
         // Offsets of rounds never overlap.
         let from = recount::rounds(target).1;
-        let Instruments { clones, mut owns, plans, watched, end } =
+        let Instruments { clones, watched, end } =
             instrument(installer.program, functions, callers, self.samples, from, style);
         if end > round::MOST_OFFSETS {
             return Err(Error::MemoryCap {
@@ -170,6 +171,8 @@ impl Rounds<'_, '_, '_> {
             });
         }
         let offsets = Offsets { from, watched, to: end };
+        let (clones, mut owns): (Vec<Instrumented<'_>>, Vec<Own<'_>>) = clones.into_iter().unzip();
+        let plans: Vec<FunctionPlan> = owns.iter().map(Own::stored).collect();
         // Install all kinds of redirects, whatever passes are off: calls that do not enter a clone are not
         // counted.
         let style = Style { passes: Passes::default(), ..style };
@@ -251,9 +254,9 @@ impl Rounds<'_, '_, '_> {
         let leaves = leaves(cfg);
         let mut counts = solved.counts;
         for b in &leaves {
-            let mut degree = 0;
-            cfg.successors(*b, |_| degree += 1);
-            counts.edges[b.index()] = vec![0; degree];
+            let mut edges = Vec::new();
+            cfg.successors(*b, |_| edges.push(0));
+            counts.blocks[b.index()].edges = edges;
         }
         self.report.functions += 1;
         self.report.counters += own.plan.counters();
@@ -269,7 +272,8 @@ fn own_again<'a>(function: &'a Measured, round: &Round) -> Option<Own<'a>> {
     let stored = round.plans.get(&cfg.entry).filter(|_| round.has(function))?;
     let plan = CounterPlan::again(&counted_part(cfg), &stored.links)?;
     let sites = targets::sites(cfg, &mut stored.watched.clone());
-    Some(Own { function, plan, first: stored.first, sites, whole: stored.whole })
+    let &FunctionPlan { first, watched, whole, .. } = stored;
+    Some(Own { function, plan, first, watched, sites, whole })
 }
 
 /// Returns the observed targets of a function's calls. A virtual table leads to counting clones, so these

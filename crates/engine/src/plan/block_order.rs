@@ -51,7 +51,7 @@ fn measured(counted: Counted, by_counts: bool) -> Ordered {
 /// Returns for each block whether a count or a sample shows that it ran.
 fn ran(counts: &Counts, samples: &[u64]) -> Vec<bool> {
     let sampled = |b| samples.get(b).is_some_and(|&s: &u64| s > 0);
-    counts.blocks.iter().enumerate().map(|(b, &n)| b == 0 || n > 0 || sampled(b)).collect()
+    counts.blocks.iter().enumerate().map(|(b, block)| b == 0 || block.count > 0 || sampled(b)).collect()
 }
 
 /// Returns for each block whether it may run, judged by inference from few samples.
@@ -91,7 +91,7 @@ pub fn graph(cfg: &Cfg, counts: &Counts) -> Graph {
             Term::Switch { .. } => EdgeKind::Indirect,
             _ => EdgeKind::Unconditional,
         };
-        let mut counts = counts.edges.get(id.index()).into_iter().flatten();
+        let mut counts = counts.edges(id).iter();
         cfg.successors(id, |dest| {
             let count = counts.next().copied().unwrap_or(0);
             if let Dest::Block(to) = dest {
@@ -106,12 +106,12 @@ pub fn graph(cfg: &Cfg, counts: &Counts) -> Graph {
 mod tests {
     use super::*;
     use crate::base::passes::Passes;
-    use crate::plan::test_candidate::counted;
+    use crate::plan::test_candidate::{counted, set_edges};
 
     /// b2 runs always, b3 never, b1 rarely.
     fn mixed() -> Counted {
         let mut c = counted(1, &[100_000, 1, 99_999, 0], 9);
-        c.measured.counts.edges = vec![vec![99_999, 1], Vec::new(), vec![99_999, 0], Vec::new()];
+        set_edges(&mut c.measured.counts, &[&[99_999, 1], &[], &[99_999, 0], &[]]);
         c
     }
 

@@ -12,7 +12,8 @@ use rustc_hash::FxHashMap;
 pub fn of(program: &Program<'_>, c: &Measured, mut tell: impl FnMut(FuncId, u64)) {
     let cfg = &c.analysed.cfg;
     let sites: FxHashMap<InstId, &SiteTargets> = c.targets.iter().map(|s| (s.inst, s)).collect();
-    for (block, &count) in cfg.blocks.iter().zip(&c.counts.blocks).filter(|(_, n)| **n > 0) {
+    let counts = c.counts.blocks.iter().map(|b| b.count);
+    for (block, count) in cfg.blocks.iter().zip(counts).filter(|(_, n)| *n > 0) {
         for n in block.inst_ids() {
             let Some(inst) = cfg.insts.get(n.index()) else { continue };
             if let Some(callee) = callee(program, &inst.decoded).filter(|f| *f != c.id) {

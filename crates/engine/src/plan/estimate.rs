@@ -83,8 +83,7 @@ pub(crate) fn by_stacks(
     }
     let mut measure = |(i, (candidate, counts)): (usize, (Candidate, Counts))| {
         let cfg = &candidate.analysed.cfg;
-        let none = counts.blocks.iter().all(|&n| n == 0);
-        let counts = if none { inferred(cfg, hits.of(i)) } else { counts };
+        let counts = if counts.has_run() { counts } else { inferred(cfg, hits.of(i)) };
         let targets = seen_targets(cfg, &mut by_site);
         Measured { counts, targets, ..Measured::unknown(candidate) }
     };

@@ -47,7 +47,7 @@ fn node(clone: ToClone<'_>, one_scale: bool) -> FuncNode {
     let c = clone.measured();
     let first = clone.layout().order.first_fragment();
     let size = first.iter().map(|b| c.analysed.cfg.blocks[b.index()].range.len()).sum();
-    let ran = c.counts.blocks.iter().fold(0, |sum: u64, &n| sum.saturating_add(n));
+    let ran = c.counts.blocks.iter().fold(0, |sum: u64, b| sum.saturating_add(b.count));
     FuncNode { size, samples: if one_scale { ran } else { c.samples } }
 }
 

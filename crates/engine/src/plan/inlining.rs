@@ -83,8 +83,7 @@ fn way(c: &Measured, all: bool) -> Option<Vec<BlockId>> {
         if matches!(cfg.blocks.get(last.index())?.term, Term::Return) {
             break;
         }
-        let counts = c.counts.edges.get(last.index()).into_iter().flatten().copied();
-        let mut counts = counts.chain(std::iter::repeat(0));
+        let mut counts = c.counts.edges(last).iter().copied();
         let mut best: Option<(u64, Dest)> = None;
         cfg.successors(last, |dest| {
             let n = counts.next().unwrap_or(0);
@@ -102,7 +101,7 @@ fn way(c: &Measured, all: bool) -> Option<Vec<BlockId>> {
         }
     }
     // Control that enters the middle of a function has left the inlined path elsewhere.
-    let left: u64 = c.counts.inflow.iter().skip(1).fold(0, |sum, n| sum.saturating_add(*n));
+    let left: u64 = c.counts.blocks.iter().skip(1).fold(0, |sum, b| sum.saturating_add(b.inflow));
     let (entered, off) = (c.counts.block(BlockId(0)).saturating_add(left), off.saturating_add(left));
     let mostly =
         !branches(cfg, &path) || entered >= CALLS_PER_EXIT && off.saturating_mul(CALLS_PER_EXIT) <= entered;
@@ -187,7 +186,7 @@ fn is_one_way(site: &SiteTargets) -> bool {
 mod tests {
     use super::*;
     use crate::base::passes::Passes;
-    use crate::plan::test_candidate::counted;
+    use crate::plan::test_candidate::{counted, set_edges};
 
     /// `test; jne b2; b1: ret; b2: je out; b3: ret`
     const FUNCTION: &str = "\
@@ -213,7 +212,7 @@ block b3 0x1008
         let entered = first[0] + first[1];
         let mut c = counted(1, &[entered, first[1], first[0], second[1]], 0).measured;
         c.candidate.analysed.cfg = code::parse(FUNCTION).unwrap();
-        c.counts.edges = vec![first.to_vec(), Vec::new(), second.to_vec(), Vec::new()];
+        set_edges(&mut c.counts, &[&first, &[], &second, &[]]);
         c
     }
 

@@ -68,7 +68,7 @@ fn wanted(c: &Inlined, r: Unroll) -> (u64, Unroll) {
     let blocks = &order.all()[r.first..r.first + r.blocks];
     let cfg = &c.analysed.cfg;
     let goes = |from: BlockId, to: BlockId| {
-        let (mut n, mut edges) = (0, c.counts.edges.get(from.index()).into_iter().flatten());
+        let (mut n, mut edges) = (0, c.counts.edges(from).iter());
         cfg.successors(from, |d| {
             let way = edges.next().copied().unwrap_or(0);
             n = if d == Dest::Block(to) { way.saturating_add(n) } else { n };
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::base::passes::Passes;
     use crate::plan::candidate::{Certainty, Counted};
-    use crate::plan::test_candidate::{LOOP, counted, inlined};
+    use crate::plan::test_candidate::{LOOP, counted, inlined, set_edges};
 
     fn chosen(round: u64, entered: u64, hot: usize, style: Style) -> Vec<(usize, u32)> {
         unrolled(inlined(looped(round, entered), &[0, 1], hot), style)
@@ -98,7 +98,7 @@ mod tests {
     fn looped(round: u64, entered: u64) -> Counted {
         let mut c = counted(1, &[round + entered, entered], 0);
         c.measured.candidate.analysed.cfg = code::parse(LOOP).unwrap();
-        c.measured.counts.edges = vec![vec![round, entered], Vec::new()];
+        set_edges(&mut c.measured.counts, &[&[round, entered], &[]]);
         c
     }
 
@@ -144,7 +144,7 @@ block b3 0x1009
         let loops = |order: [u32; 4], round: u64| {
             let mut c = counted(1, &[10, round, round + 10, 10], 0);
             c.measured.candidate.analysed.cfg = code::parse(ENTERED_BEHIND).unwrap();
-            c.measured.counts.edges = vec![vec![10], vec![round], vec![round, 10], Vec::new()];
+            set_edges(&mut c.measured.counts, &[&[10], &[round], &[round, 10], &[]]);
             unrolled(inlined(c, &order, 4), Style::default())
         };
         assert_eq!(loops([0, 1, 2, 3], 70), [(1, 4)]);

@@ -66,10 +66,10 @@ fn walk(cfg: &Cfg, rng: &mut Rng, entries: usize) -> (VecDeque<bool>, Counts) {
     let (mut ways, mut counts, mut left) = (VecDeque::new(), Counts::zero(cfg), 500);
     for _ in 0..entries {
         counts.entry += 1;
-        counts.inflow[0] += 1;
+        counts.blocks[0].inflow += 1;
         let mut b = 0;
         loop {
-            counts.blocks[b] += 1;
+            counts.blocks[b].count += 1;
             let way = match cfg.blocks[b].term {
                 Term::Cond { .. } => {
                     let taken = left > 0 && rng.below(2) == 0;
@@ -78,12 +78,12 @@ fn walk(cfg: &Cfg, rng: &mut Rng, entries: usize) -> (VecDeque<bool>, Counts) {
                     usize::from(!taken)
                 }
                 Term::Return => {
-                    counts.outflow[b] += 1;
+                    counts.blocks[b].outflow += 1;
                     break;
                 }
                 _ => 0,
             };
-            counts.edges[b][way] += 1;
+            counts.blocks[b].edges[way] += 1;
             let mut to = Vec::new();
             cfg.successors(BlockId(u32::try_from(b).unwrap()), |d| to.push(d));
             let Dest::Block(next) = to[way] else { panic!("the function is whole") };
@@ -196,7 +196,7 @@ fn stacks_of_clones_give_the_originals_counts() {
         let elsewhere = got.rejected.elsewhere;
         assert_eq!(got.rejected, Rejected { elsewhere, ..Rejected::default() }, "seed {seed}\n{cfg}");
         assert_eq!(got.functions, std::slice::from_ref(&exact), "seed {seed}\n{cfg}");
-        ran += exact.blocks.iter().sum::<u64>();
+        ran += exact.blocks.iter().map(|b| b.count).sum::<u64>();
         // Without translation, the stacks would give wrong counts.
         differ += u32::from(stacks.counts(&[&cfg]).functions != [exact]);
     }

@@ -7,7 +7,7 @@ use addr::{Addr, Avma};
 use code::{BlockId, Cfg, InstId, RedirectSites};
 use emit::{Body, Function, InlineSite, Output, Request, Unroll};
 use image::ModuleId;
-use profile::Counts;
+use profile::{BlockCounts, Counts};
 use unwind::{CfaRule, Reg, Row};
 
 /// Four blocks, of 1, 2, 1 and 1 instructions.
@@ -42,9 +42,17 @@ pub(crate) fn counted(index: u32, counts: &[u64], samples: u64) -> Counted {
         signal_frame: false,
     };
     let candidate = Candidate { id: FuncId { module: ModuleId(0), index }, analysed, samples };
-    let counts = Counts { blocks: counts.to_vec(), ..Counts::default() };
+    let block = |&count: &u64| BlockCounts { count, ..BlockCounts::default() };
+    let counts = Counts { entry: 0, blocks: counts.iter().map(block).collect() };
     let measured = Measured { counts, certainty: Certainty::Counted, ..Measured::unknown(candidate) };
     Counted { measured, hits: Vec::new() }
+}
+
+/// Sets the counts of edges, block by block.
+pub(crate) fn set_edges(counts: &mut Counts, edges: &[&[u64]]) {
+    for (block, edges) in counts.blocks.iter_mut().zip(edges) {
+        block.edges = edges.to_vec();
+    }
 }
 
 /// Returns the same with an order of its blocks. None is hot.

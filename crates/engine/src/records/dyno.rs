@@ -209,7 +209,7 @@ impl Flow<'_> {
 
     /// Same as [`Flow::edge`], including executions in other clones.
     fn all(&self, b: BlockId, index: usize) -> u64 {
-        self.counts.edges.get(b.index()).and_then(|e| e.get(index)).copied().unwrap_or(0)
+        self.counts.edges(b).get(index).copied().unwrap_or(0)
     }
 
     /// Returns how often a block's edge to the place accepted by `is` was taken. If two edges lead there, the

@@ -1,6 +1,7 @@
 use super::*;
 use crate::plan::test_candidate::{cloned, cloned_again, cloned_inlined, cloned_through_redirects};
 use emit::{Output, Unroll};
+use profile::BlockCounts;
 
 const TEXT: Avma = Avma(0x10_0000);
 
@@ -91,8 +92,9 @@ block b0 0x1000
 ";
 
 fn counts(blocks: &[u64], edges: &[&[u64]]) -> Counts {
-    let edges = edges.iter().map(|e| e.to_vec()).collect();
-    Counts { entry: blocks[0], blocks: blocks.to_vec(), edges, ..Counts::default() }
+    let edges = edges.iter().map(|e| e.to_vec()).chain(std::iter::repeat(Vec::new()));
+    let block = |(&count, edges)| BlockCounts { count, edges, ..BlockCounts::default() };
+    Counts { entry: blocks[0], blocks: blocks.iter().zip(edges).map(block).collect() }
 }
 
 /// Returns the first clone of an output, inlined nowhere.

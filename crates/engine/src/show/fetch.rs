@@ -14,7 +14,7 @@ use crate::records::notes::Notes;
 use crate::records::profile_store;
 use crate::{Error, OptimizeOptions, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use code::{Cfg, SiteForm, Term};
+use code::{BlockId, Cfg, SiteForm, Term};
 use emit::AddressMap;
 use fetch_model::{
     CloneCode, DrawnPath, Events, Flow, Follower, ICE_LAKE_SERVER, Inst, Leads, Model, Pointer, Redirects,
@@ -122,7 +122,7 @@ fn on_scene<R>(target: &Target, then: impl FnOnce(Scene<'_>) -> Option<R>) -> Re
             Err(e) => return Err(e),
         };
     // Inferred counts have another unit than exact counts.
-    let ran = |c: &Counted| c.counts.blocks.first().is_some_and(|&n| n > 0);
+    let ran = |c: &Counted| c.counts.block(BlockId(0)) > 0;
     let counted = chosen.iter().any(|c| c.is_counted() && ran(c));
     let maps = maps(target, installed);
     let clones: Vec<CloneCode<'_>> = maps.iter().map(|map| code(&target.process, map)).collect();

@@ -274,8 +274,7 @@ impl Builder<'_> {
     }
 
     fn edges(&mut self, cfg: &Cfg, counts: &Counts, id: code::BlockId, base: u32, ways: &mut Weighed) {
-        let edges = counts.edges.get(id.index());
-        let mut edges = edges.into_iter().flatten().copied();
+        let mut edges = counts.edges(id).iter().copied();
         let mut outside = Vec::new();
         cfg.successors(id, |dest| match (dest, edges.next().unwrap_or(0)) {
             (Dest::Block(to), n) => ways.add(To::Block(base.saturating_add(to.0)), n),
@@ -284,7 +283,7 @@ impl Builder<'_> {
         for (to, n) in outside.into_iter().filter(|(_, n)| *n > 0) {
             self.calls(to, n, ways);
         }
-        ways.add(To::Nowhere, counts.outflow.get(id.index()).copied().unwrap_or(0));
+        ways.add(To::Nowhere, counts.blocks.get(id.index()).map_or(0, |b| b.outflow));
     }
 
     fn keep(&mut self, ways: Weighed) -> u32 {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::test_code::{arb_counts, callee, caller};
+use profile::BlockCounts;
 use proptest::prelude::*;
 use rustc_hash::FxHashMap;
 
@@ -36,14 +37,14 @@ proptest! {
         let moves = path(&routines, &NOTHING, seed, 500);
         prop_assert!(is_connected(&moves), "{moves:x?}");
         prop_assert_eq!(&moves, &path(&routines, &NOTHING, seed, 500));
-        let ran = a.blocks[0] + b.blocks[0] > 0;
+        let ran = a.blocks[0].count + b.blocks[0].count > 0;
         prop_assert_eq!(moves.len() >= 500, ran);
         // Blocks that never ran are not on the path. The exception is a return at the callee's entry: it
         // stands for a callee that was called although its counts are 0.
         for (at, _) in times(&moves).into_iter().filter(|(at, _)| *at != callee.entry.0) {
             for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
                 let block = cfg.blocks.iter().position(|x| x.range.contains(Avma(at)));
-                prop_assert!(block.is_none_or(|x| counts.blocks[x] > 0), "{at:#x}");
+                prop_assert!(block.is_none_or(|x| counts.blocks[x].count > 0), "{at:#x}");
             }
         }
     }
@@ -52,21 +53,27 @@ proptest! {
 /// 10 entries, 4 of them past the first loop's body; 60 rounds of that loop, each with a call, a quarter of
 /// which executes the `add`. The second loop is entered 7 times and runs three rounds each time.
 fn counts() -> (Counts, Counts) {
-    let caller = Counts {
-        entry: 10,
-        blocks: vec![10, 60, 64, 10, 3, 21, 10],
-        edges: vec![vec![4, 6], vec![60], vec![54, 10], vec![7, 3], vec![3], vec![14, 7], vec![]],
-        inflow: vec![10, 0, 0, 0, 0, 0, 0],
-        outflow: vec![0, 0, 0, 0, 0, 0, 10],
+    let caller: [(u64, &[u64]); _] =
+        [(10, &[4, 6]), (60, &[60]), (64, &[54, 10]), (10, &[7, 3]), (3, &[3]), (21, &[14, 7]), (10, &[])];
+    let callee: [(u64, &[u64]); _] = [(60, &[45, 15]), (15, &[15]), (60, &[])];
+    (entered(&caller), entered(&callee))
+}
+
+/// Returns the counts of a function from those of its blocks and edges. It is entered at the first block and
+/// left at the last one.
+fn entered(blocks: &[(u64, &[u64])]) -> Counts {
+    let block = |&(count, edges): &(u64, &[u64])| BlockCounts {
+        count,
+        edges: edges.to_vec(),
+        ..BlockCounts::default()
     };
-    let callee = Counts {
-        entry: 60,
-        blocks: vec![60, 15, 60],
-        edges: vec![vec![45, 15], vec![15], vec![]],
-        inflow: vec![60, 0, 0],
-        outflow: vec![0, 0, 60],
-    };
-    (caller, callee)
+    let mut blocks: Vec<BlockCounts> = blocks.iter().map(block).collect();
+    let entry = blocks[0].count;
+    blocks[0].inflow = entry;
+    if let Some(last) = blocks.last_mut() {
+        last.outflow = last.count;
+    }
+    Counts { entry, blocks }
 }
 
 #[test]
@@ -81,7 +88,7 @@ fn every_block_runs_as_often_as_counted() {
     // Only the caller calls the callee.
     assert!(times[&OUTSIDE.0].abs_diff(times[&0x1000]) <= 1);
     for (cfg, counts) in [(&caller, &a), (&callee, &b)] {
-        for (block, &n) in cfg.blocks.iter().zip(&counts.blocks) {
+        for (block, n) in cfg.blocks.iter().zip(counts.blocks.iter().map(|b| b.count)) {
             let got = times[&block.range.start.0] as f64 / entries * 10.0;
             assert!((got / n as f64 - 1.0).abs() < 0.03, "{:?}: {got} instead of {n}", block.range);
         }
@@ -121,8 +128,7 @@ block b0 0x5000
 #[test]
 fn pointers_lead_to_observed_destinations() {
     let (cfg, callee) = (code::parse(POINTER).unwrap(), callee());
-    let counts =
-        Counts { entry: 10, blocks: vec![10], edges: vec![vec![]], inflow: vec![10], outflow: vec![10] };
+    let counts = entered(&[(10, &[])]);
     let (_, mut b) = self::counts();
     b.entry = 6;
     let leads = [Leads { inst: InstId(0), to: vec![(callee.entry, 6), (Avma(0x7000), 3)], others: 1 }];
@@ -139,8 +145,8 @@ fn without_further_counts_a_path_returns_to_the_caller() {
     let (caller, callee) = (caller(), callee());
     let (a, mut b) = counts();
     // A third of the executions of the callee's first block leave it by no edge: an exception.
-    b.edges[0] = vec![30, 10];
-    b.outflow[0] = 20;
+    b.blocks[0].edges = vec![30, 10];
+    b.blocks[0].outflow = 20;
     let moves = path(&[routine(&caller, &a), routine(&callee, &b)], &NOTHING, 9, 300_000);
     assert!(is_connected(&moves));
     let gone = moves.iter().filter(|s| s.at == Avma(0x2007) && s.flow == Flow::Return).count();

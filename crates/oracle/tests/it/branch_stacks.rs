@@ -74,7 +74,8 @@ fn sparse(taken: &[Taken], every: usize) -> BranchStacks {
 }
 
 fn shares(counts: &[Counts]) -> Vec<f64> {
-    let edges: Vec<f64> = counts.iter().flat_map(|c| &c.edges).flatten().map(|&n| n as f64).collect();
+    let edges: Vec<f64> =
+        counts.iter().flat_map(|c| &c.blocks).flat_map(|b| &b.edges).map(|&n| n as f64).collect();
     let sum: f64 = edges.iter().sum();
     edges.into_iter().map(|n| n / sum.max(1.0)).collect()
 }
@@ -101,7 +102,7 @@ fn build(compiler: &str, flags: &[&str]) {
     let mut executions = 0;
     for ((f, got), wanted) in functions.iter().zip(&dense.functions).zip(&exact) {
         assert_eq!(got, wanted, "{what}: {}", f.name);
-        executions += wanted.blocks.iter().sum::<u64>();
+        executions += wanted.blocks.iter().map(|b| b.count).sum::<u64>();
     }
     assert!(functions.len() >= 12 && executions > 5000, "{what}");
 

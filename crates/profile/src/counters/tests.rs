@@ -1,4 +1,5 @@
 use super::*;
+use crate::counts::BlockCounts;
 use crate::links::{enter, leave};
 use crate::test_cfg::{arb_cfg, cfg_at, cond, cpu_time, fall, ret};
 use code::{BlockId, Dest, Gpr};
@@ -24,6 +25,15 @@ fn points(plan: &CounterPlan) -> Vec<Point> {
     plan.points().iter().map(|p| p.0).collect()
 }
 
+fn of_block(count: u64, edges: &[u64], inflow: u64, outflow: u64) -> BlockCounts {
+    BlockCounts { count, edges: edges.to_vec(), inflow, outflow }
+}
+
+/// Returns how often each block ran.
+fn runs(counts: &Counts) -> Vec<u64> {
+    counts.blocks.iter().map(|b| b.count).collect()
+}
+
 /// A graph in which 0 branches to 2 or falls through to 1, which continues to 2.
 fn skip() -> Cfg {
     cfg_at(0, &[(1, cond(2, 1)), (1, fall(2)), (1, ret())])
@@ -36,8 +46,13 @@ fn blocks_are_counted_rather_than_edges() {
     assert_eq!(points(&plan), [block(1), block(2)]);
     let solved = plan.solve(&[30, 70]);
     assert!(solved.exact);
-    assert_eq!(solved.counts.edges, [vec![70, 30], vec![30], vec![70], vec![]]);
-    assert_eq!((solved.counts.entry, solved.counts.outflow), (100, vec![0, 0, 0, 100]));
+    let blocks = [
+        of_block(100, &[70, 30], 100, 0),
+        of_block(30, &[30], 0, 0),
+        of_block(70, &[70], 0, 0),
+        of_block(100, &[], 0, 100),
+    ];
+    assert_eq!(solved.counts, Counts { entry: 100, blocks: blocks.to_vec() });
 }
 
 #[test]
@@ -52,18 +67,16 @@ fn counters_of_another_graph_are_refused() {
 fn hot_paths_get_no_counter() {
     let plan = |edges: [u64; 2]| {
         let all = edges[0] + edges[1];
-        let estimate = Counts {
-            blocks: vec![all, edges[1], all],
-            edges: vec![edges.to_vec(), vec![edges[1]], vec![]],
-            ..Counts::default()
-        };
+        let blocks = [(all, &edges[..]), (edges[1], &edges[1..]), (all, &[])];
+        let blocks = blocks.map(|(count, edges)| of_block(count, edges, 0, 0));
+        let estimate = Counts { entry: 0, blocks: blocks.to_vec() };
         // A counter can be placed anywhere except on the taken edge.
         CounterPlan::new(&skip(), &estimate, &|p| (p != edge(0, 0)).then_some(INC))
     };
     assert_eq!(points(&plan([90, 10])), [block(1), block(2)]);
     let all = CounterPlan::new(&skip(), &Counts::default(), &anywhere);
     assert_eq!(points(&all), [edge(0, 0), block(1)]);
-    assert_eq!(all.solve(&[7, 3]).counts.blocks, [10, 3, 10]);
+    assert_eq!(runs(&all.solve(&[7, 3]).counts), [10, 3, 10]);
     // A loop that runs many rounds is counted where it is left, not on its back edge.
     let turning = cfg_at(0, &[(1, fall(1)), (1, cond(1, 2)), (1, cond(1, 3)), (1, ret())]);
     let plan = CounterPlan::new(&turning, &Counts::default(), &anywhere);
@@ -92,14 +105,8 @@ fn unseen_entries_explain_a_surplus() {
     assert_eq!(points(&plan), [block(0), block(1)]);
     let solved = plan.solve(&[10, 12]);
     assert!(!solved.exact);
-    let want = Counts {
-        entry: 10,
-        blocks: vec![10, 12, 12],
-        edges: vec![vec![0, 10], vec![12], vec![]],
-        inflow: vec![10, 2, 0],
-        outflow: vec![0, 0, 12],
-    };
-    assert_eq!(solved.counts, want);
+    let want = [of_block(10, &[0, 10], 10, 0), of_block(12, &[12], 2, 0), of_block(12, &[], 0, 12)];
+    assert_eq!(solved.counts, Counts { entry: 10, blocks: want.to_vec() });
     // A missing value makes the counts inexact.
     assert!(plan.solve(&[10, 0]).exact);
     assert!(!plan.solve(&[10]).exact);
@@ -114,8 +121,8 @@ fn unknown_counts_are_divided_as_guessed() {
     let value = |p: &(Point, Spot)| [100, 80, 20, 50, 50][usize::try_from(number(p.0)).unwrap()];
     let solved = plan.solve(&plan.points().iter().map(value).collect::<Vec<_>>());
     assert!(!solved.exact && solved.counts.is_consistent(&cfg));
-    assert_eq!(solved.counts.blocks, [100, 80, 20, 50, 50]);
-    assert!(solved.counts.edges[1].iter().all(|&n| n > 0), "{solved:?}");
+    assert_eq!(runs(&solved.counts), [100, 80, 20, 50, 50]);
+    assert!(solved.counts.blocks[1].edges.iter().all(|&n| n > 0), "{solved:?}");
 }
 
 fn number(p: Point) -> u32 {
@@ -141,15 +148,14 @@ impl Truth {
     }
 
     fn counts(&self, cfg: &Cfg) -> Counts {
-        let ids = || 0..u32::try_from(cfg.blocks.len()).unwrap();
-        let of = |m: &HashMap<u32, u64>| ids().map(|b| m.get(&b).copied().unwrap_or(0)).collect::<Vec<_>>();
-        Counts {
-            entry: of(&self.came)[0],
-            blocks: ids().map(|b| self.at(block(b))).collect(),
-            edges: ids().map(|b| (0..degree(cfg, b)).map(|i| self.at(edge(b, i))).collect()).collect(),
-            inflow: of(&self.came),
-            outflow: of(&self.left),
-        }
+        let of = |m: &HashMap<u32, u64>, b| m.get(&b).copied().unwrap_or(0);
+        let of_block = |b: BlockId| BlockCounts {
+            count: self.at(block(b.0)),
+            edges: (0..degree(cfg, b.0)).map(|i| self.at(edge(b.0, i))).collect(),
+            inflow: of(&self.came, b.0),
+            outflow: of(&self.left, b.0),
+        };
+        Counts { entry: of(&self.came, 0), blocks: cfg.block_ids().map(of_block).collect() }
     }
 }
 
@@ -280,8 +286,8 @@ proptest! {
             // The increments are at most those of one counter in each block. A loop without a way out needs
             // one more counter, to see that control leaves the loop.
             let (_, outs) = doors(&cfg);
-            let endless = outs.iter().filter(|&&b| degree(&cfg, b) > 0).map(|&b| exact.blocks[b as usize]);
-            prop_assert!(values.iter().sum::<u64>() <= exact.blocks.iter().sum::<u64>() + endless.sum::<u64>());
+            let endless = outs.iter().filter(|&&b| degree(&cfg, b) > 0).map(|&b| exact.blocks[b as usize].count);
+            prop_assert!(values.iter().sum::<u64>() <= runs(&exact).iter().sum::<u64>() + endless.sum::<u64>());
         }
     }
 
@@ -344,7 +350,9 @@ proptest! {
         let mut rng = Rng(0x9e37_79b9);
         let dark: Vec<Point> =
             links_of(&cfg).iter().filter_map(Link::point).filter(|_| rng.below(100) >= often).collect();
-        let estimate = Counts { edges: guesses.chunks(2).map(<[u64]>::to_vec).collect(), blocks: guesses, ..Counts::default() };
+        let edges = guesses.chunks(2).chain(std::iter::repeat(&[][..]));
+        let blocks = guesses.iter().zip(edges).map(|(&count, edges)| of_block(count, edges, 0, 0)).collect();
+        let estimate = Counts { entry: 0, blocks };
         let plan = CounterPlan::new(&cfg, &estimate, &|p| (!dark.contains(&p)).then_some(INC));
         let solved = plan.solve(&values);
         prop_assert!(solved.counts.is_consistent(&cfg), "{solved:?}");
@@ -355,12 +363,13 @@ proptest! {
 /// where the graph has none, 3 for each execution too many or too few.
 fn strain(cfg: &Cfg, plan: &CounterPlan, values: &[u64], counts: &Counts) -> u64 {
     let (ins, outs) = doors(cfg);
-    let off = plan.links.iter().filter(|l| plan.points.iter().any(|p| Some(p.0) == l.point()));
+    let off =
+        plan.links.iter().map(|l| l.link).filter(|l| plan.points.iter().any(|p| Some(p.0) == l.point()));
     let off: u64 = off.zip(values).map(|(l, &v)| l.of(counts).abs_diff(v)).sum();
-    let unseen = |flow: &[u64], doors: &[u32]| -> u64 {
-        (0u32..).zip(flow).filter(|(b, _)| !doors.contains(b)).map(|(_, &n)| n).sum()
+    let unseen = |flow: fn(&BlockCounts) -> u64, doors: &[u32]| -> u64 {
+        (0u32..).zip(&counts.blocks).filter(|(b, _)| !doors.contains(b)).map(|(_, b)| flow(b)).sum()
     };
-    3 * off + 2 * (unseen(&counts.inflow, &ins) + unseen(&counts.outflow, &outs))
+    3 * off + 2 * (unseen(|b| b.inflow, &ins) + unseen(|b| b.outflow, &outs))
 }
 
 #[test]

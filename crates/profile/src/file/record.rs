@@ -2,7 +2,7 @@
 
 use super::hash::offset;
 use super::{BlockProfile, FunctionProfile};
-use crate::Counts;
+use crate::{BlockCounts, Counts};
 use addr::Addr;
 use code::{Block, BlockId, Cfg, Dest};
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ impl FunctionProfile {
                 continue;
             }
             let mut edges: BTreeMap<i64, u64> = BTreeMap::new();
-            let mut each = counts.edges.get(b.index()).into_iter().flatten();
+            let mut each = counts.edges(b).iter();
             cfg.successors(b, |dest| {
                 let n = each.next().copied().unwrap_or(0);
                 if n > 0 {
@@ -46,17 +46,10 @@ impl FunctionProfile {
     #[must_use]
     pub fn counts(&self, cfg: &Cfg) -> Counts {
         let n = cfg.blocks.len();
-        let mut counts = Counts {
-            entry: 0,
-            blocks: vec![0; n],
-            edges: Vec::with_capacity(n),
-            inflow: vec![0; n],
-            outflow: vec![0; n],
-        };
+        let mut blocks = Vec::with_capacity(n);
         let (mut entered, mut left) = (vec![0u64; n], vec![0u64; n]);
         for (b, id) in (0..n).zip(0u32..) {
             let stored = self.blocks.get(&cfg.blocks[b].range.start.distance(cfg.entry));
-            counts.blocks[b] = stored.map_or(0, |s| s.count);
             let mut edges: HashMap<i64, u64> =
                 stored.into_iter().flat_map(|s| &s.edges).map(|(&to, &n)| (to, n)).collect();
             let mut of_block = Vec::new();
@@ -70,15 +63,16 @@ impl FunctionProfile {
                 }
                 of_block.push(count);
             });
-            counts.edges.push(of_block);
+            let count = stored.map_or(0, |s| s.count);
+            blocks.push(BlockCounts { count, edges: of_block, ..BlockCounts::default() });
         }
-        for b in 0..n {
-            let count = counts.blocks[b].max(entered[b]).max(left[b]);
-            counts.blocks[b] = count;
-            counts.inflow[b] = count - entered[b];
-            counts.outflow[b] = count - left[b];
+        for ((block, entered), left) in blocks.iter_mut().zip(entered).zip(left) {
+            block.count = block.count.max(entered).max(left);
+            block.inflow = block.count - entered;
+            block.outflow = block.count - left;
         }
-        counts.entry = counts.inflow.first().copied().unwrap_or(0);
+        let mut counts = Counts { entry: 0, blocks };
+        counts.entry = counts.entered();
         counts
     }
 }

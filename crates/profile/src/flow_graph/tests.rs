@@ -11,65 +11,71 @@ fn edge(from: usize, to: usize) -> Edge {
 fn graph(weights: &[u64], edges: &[(usize, usize)]) -> FlowGraph {
     let n = weights.len();
     let mut g = FlowGraph {
-        weights: weights.to_vec(),
+        blocks: weights.iter().map(|&weight| Block { weight, ..Block::default() }).collect(),
         edges: edges.iter().map(|&(a, b)| edge(a, b)).collect(),
-        entrances: vec![None; n],
-        exits: vec![None; n],
     };
-    g.entrances[0] = Some(0);
-    g.exits[n - 1] = Some(0);
+    g.blocks[0].entrance = Some(0);
+    g.blocks[n - 1].exit = Some(0);
     g
 }
 
+/// Returns how often each block runs.
+fn runs(f: &Flow) -> Vec<i64> {
+    f.blocks.iter().map(|b| b.runs).collect()
+}
+
 fn conserved(g: &FlowGraph, f: &Flow) -> bool {
-    let (mut entered, mut left) = (f.entrances.clone(), f.exits.clone());
+    let mut entered: Vec<i64> = f.blocks.iter().map(|b| b.entrance).collect();
+    let mut left: Vec<i64> = f.blocks.iter().map(|b| b.exit).collect();
     for (e, &flow) in g.edges.iter().zip(&f.edges) {
         left[e.from] += flow;
         if let Some(to) = e.to {
             entered[to] += flow;
         }
     }
-    let all = [&f.blocks, &f.edges, &f.entrances, &f.exits];
-    entered == f.blocks && left == f.blocks && all.iter().all(|v| v.iter().all(|&x| x >= 0))
+    entered == runs(f)
+        && left == runs(f)
+        && f.edges.iter().all(|&x| x >= 0)
+        && f.blocks.iter().all(|b| [b.runs, b.entrance, b.exit].iter().all(|&x| x >= 0))
 }
 
 /// Returns whether every block that runs can be reached from an entrance over edges that run.
 fn all_entered(g: &FlowGraph, f: &Flow) -> bool {
-    let n = g.weights.len();
+    let n = g.blocks.len();
     let mut next = vec![Vec::new(); n];
     for (e, _) in g.edges.iter().zip(&f.edges).filter(|&(_, &flow)| flow > 0) {
         next[e.from].extend(e.to);
     }
     let mut seen = vec![false; n];
-    for b in (0..n).filter(|&b| f.entrances[b] > 0) {
+    for b in (0..n).filter(|&b| f.blocks[b].entrance > 0) {
         flood(&next, b, &mut seen);
     }
-    (0..n).all(|b| seen[b] || f.blocks[b] == 0)
+    (0..n).all(|b| seen[b] || f.blocks[b].runs == 0)
 }
 
 #[test]
 fn consistent_weights_are_kept() {
     let g = graph(&[10, 7, 3, 10], &[(0, 1), (0, 2), (1, 3), (2, 3)]);
     let f = g.clone().infer();
-    assert_eq!((f.blocks, f.edges), (vec![10, 7, 3, 10], vec![7, 3, 7, 3]));
-    assert_eq!((f.entrances[0], f.exits[3]), (10, 10));
+    assert_eq!((runs(&f), &f.edges), (vec![10, 7, 3, 10], &vec![7, 3, 7, 3]));
+    assert_eq!((f.blocks[0].entrance, f.blocks[3].exit), (10, 10));
 }
 
 #[test]
 fn a_missed_block_is_filled_in() {
     // Block 1 lies on the only path and was missed; block 2 is on a path that was not taken.
     let g = graph(&[100, 0, 0, 100], &[(0, 1), (0, 2), (1, 3), (2, 1)]);
-    assert_eq!(g.infer().blocks, [100, 100, 0, 100]);
+    assert_eq!(runs(&g.infer()), [100, 100, 0, 100]);
 }
 
 #[test]
 fn raising_is_preferred_to_lowering() {
     let g = graph(&[100, 60, 100], &[(0, 1), (1, 2)]);
-    assert_eq!(g.infer().blocks, [100, 100, 100]);
+    assert_eq!(runs(&g.infer()), [100, 100, 100]);
     // One block against four is given less weight: raising four blocks by 60 would cost more than lowering
     // one block by 60.
     let g = graph(&[40, 100, 40, 40, 40], &[(0, 1), (1, 2), (2, 3), (3, 4)]);
-    assert_eq!(g.infer().blocks, [40; 5]);
+    assert_eq!(runs(&g.infer()), [40; 5]);
 }
 
 #[test]
@@ -85,7 +91,7 @@ fn an_island_is_joined() {
     let g = graph(&[0, 0, 500, 500, 0], &[(0, 1), (0, 4), (1, 2), (2, 3), (3, 2), (3, 4)]);
     let f = g.clone().infer();
     assert!(conserved(&g, &f) && all_entered(&g, &f), "{f:?}");
-    assert_eq!(f.blocks, [1, 1, 501, 501, 1]);
+    assert_eq!(runs(&f), [1, 1, 501, 501, 1]);
 }
 
 #[test]
@@ -95,14 +101,15 @@ fn endless_loops_get_exits_and_unreachable_code_entrances() {
     let f = g.clone().infer();
     g.open_closed_parts();
     assert!(conserved(&g, &f) && all_entered(&g, &f), "{f:?}");
-    assert_eq!((g.exits[2], g.exits[4], g.entrances[3]), (Some(MADE_UP), Some(MADE_UP), Some(MADE_UP)));
+    let made_up = [g.blocks[2].exit, g.blocks[4].exit, g.blocks[3].entrance];
+    assert_eq!(made_up, [Some(MADE_UP); 3]);
 }
 
 #[test]
 fn unmeasured_arms_get_equal_flow() {
     // Two arms have one block each; a longer arm costs more.
     let g = graph(&[90, 0, 0, 0, 0, 90], &[(0, 1), (0, 2), (0, 3), (1, 5), (2, 5), (3, 4), (4, 5)]);
-    assert_eq!(g.infer().blocks, [90, 45, 45, 0, 0, 90]);
+    assert_eq!(runs(&g.infer()), [90, 45, 45, 0, 0, 90]);
 }
 
 #[test]
@@ -115,8 +122,8 @@ fn absurd_weights_do_not_overflow() {
 /// Returns the least cost, by trying all edge flows up to `most` and all flows through each block's entrance
 /// and exit.
 fn least_cost(g: &FlowGraph, most: i64) -> i128 {
-    let (n, m) = (g.weights.len(), g.edges.len());
-    let mut f = Flow { blocks: vec![0; n], edges: vec![0; m], entrances: vec![0; n], exits: vec![0; n] };
+    let (n, m) = (g.blocks.len(), g.edges.len());
+    let mut f = Flow { blocks: vec![BlockFlow::default(); n], edges: vec![0; m] };
     let mut least = i128::MAX;
     loop {
         let (mut entered, mut left) = (vec![0; n], vec![0; n]);
@@ -128,15 +135,15 @@ fn least_cost(g: &FlowGraph, most: i64) -> i128 {
         }
         // When the edge flows are fixed, each block can be solved alone.
         let mut sum = Some(f.edges.iter().zip(&g.edges).map(|(&x, e)| i128::from(x * e.cost)).sum::<i128>());
-        for b in 0..n {
+        for (b, block) in g.blocks.iter().enumerate() {
             let low = entered[b].max(left[b]);
             let mut best: Option<i128> = None;
             for c in low..=low + most {
                 let (i, o) = (c - entered[b], c - left[b]);
-                if (i > 0 && g.entrances[b].is_none()) || (o > 0 && g.exits[b].is_none()) {
+                if (i > 0 && block.entrance.is_none()) || (o > 0 && block.exit.is_none()) {
                     continue;
                 }
-                let w = i64::try_from(g.weights[b]).unwrap();
+                let w = i64::try_from(block.weight).unwrap();
                 let unit = if c < w {
                     -LOWER
                 } else if w > 0 {
@@ -144,7 +151,7 @@ fn least_cost(g: &FlowGraph, most: i64) -> i128 {
                 } else {
                     RAISE_ZERO
                 };
-                let cost = (c - w) * unit + i * g.entrances[b].unwrap_or(0) + o * g.exits[b].unwrap_or(0);
+                let cost = (c - w) * unit + i * block.entrance.unwrap_or(0) + o * block.exit.unwrap_or(0);
                 best = Some(best.map_or(cost.into(), |x| x.min(cost.into())));
             }
             sum = sum.zip(best).map(|(x, y)| x + y);
@@ -165,11 +172,13 @@ fn arb_graph(max_n: usize, max_w: u64, max_m: usize) -> impl Strategy<Value = Fl
             cost,
         });
         let weight = prop_oneof![1 => Just(0), 2 => 0..=max_w];
-        let door = || prop::collection::vec(prop::option::weighted(0.3, Just(0i64)), n);
-        (prop::collection::vec(weight, n), prop::collection::vec(edge, 0..=max_m), door(), door()).prop_map(
-            |(weights, edges, mut entrances, exits)| {
-                entrances[0] = Some(0);
-                FlowGraph { weights, edges, entrances, exits }
+        let door = || prop::option::weighted(0.3, Just(0i64));
+        let block =
+            (weight, door(), door()).prop_map(|(weight, entrance, exit)| Block { weight, entrance, exit });
+        (prop::collection::vec(block, n), prop::collection::vec(edge, 0..=max_m)).prop_map(
+            |(mut blocks, edges)| {
+                blocks[0].entrance = Some(0);
+                FlowGraph { blocks, edges }
             },
         )
     })
@@ -276,7 +285,7 @@ fn edges_are_recovered_from_samples() {
                 hits[b] += 1;
             }
             for b in 0..n {
-                g.weights[b] =
+                g.blocks[b].weight =
                     if hits[b] > 0 { ((hits[b] * 64 + insts[b] / 2) / insts[b]).max(1) } else { 0 };
             }
             sum += overlap(&truth, &g.infer().edges);
@@ -294,11 +303,11 @@ fn large_functions_are_quick() {
         let n = 3000;
         let (mut g, truth) = walked(&mut rng, n, 300);
         for b in 0..n {
-            g.weights[b] = if noisy { rng.below(4) * rng.below(100_000) } else { 0 };
+            g.blocks[b].weight = if noisy { rng.below(4) * rng.below(100_000) } else { 0 };
         }
         if !noisy {
             for (e, &t) in g.edges.iter().zip(&truth) {
-                g.weights[e.to.unwrap()] += u64::try_from(t).unwrap() * (80 + rng.below(40));
+                g.blocks[e.to.unwrap()].weight += u64::try_from(t).unwrap() * (80 + rng.below(40));
             }
         }
         let begun = cpu_time();

@@ -94,7 +94,7 @@ pub(crate) fn counted(candidates: Candidates<Measured>, samples: &Samples) -> Ca
 /// Returns whether samples show that a function ran, though no thread entered it while it was counted.
 /// Threads entered it before and stayed, as in the main loop of a server.
 fn has_stayed(c: &Measured) -> bool {
-    c.is_counted() && c.samples > 0 && c.counts.blocks.iter().all(|&n| n == 0)
+    c.is_counted() && c.samples > 0 && !c.counts.has_run()
 }
 
 fn function(program: &Program<'_>, c: &Counted) -> FunctionProfile {

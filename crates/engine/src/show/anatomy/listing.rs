@@ -127,7 +127,7 @@ fn block(subject: &Subject<'_>, b: u32, code: Vec<Row>, is_cloned: &[bool]) -> B
         bytes: of.range.len(),
         runs,
         clone: at.map(|a| a.to_string()),
-        count: subject.counts.and_then(|c| c.blocks.get(id.index()).copied()),
+        count: subject.counts.and_then(|c| c.blocks.get(id.index())).map(|b| b.count),
         landing_pad: of.landing_pad,
         ends: end(&of.term),
         edges: edges(subject, id, own, is_cloned),
@@ -141,7 +141,7 @@ fn edges(subject: &Subject<'_>, id: BlockId, own: bool, is_cloned: &[bool]) -> V
         Term::Cond { .. } | Term::CondShort { .. } => &["taken", "fall"],
         _ => &[],
     };
-    let counts = subject.counts.and_then(|c| c.edges.get(id.index()));
+    let counts = subject.counts.and_then(|c| c.blocks.get(id.index())).map(|b| &b.edges);
     let all = counts.map_or(0, |c| c.iter().fold(0u64, |sum, n| sum.saturating_add(*n)));
     let mut out = Vec::new();
     cfg.successors(id, |dest| {
