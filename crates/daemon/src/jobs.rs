@@ -150,8 +150,10 @@ impl Daemon {
 
     fn ended(&mut self, id: Identity, job: Job, outcome: Outcome) {
         self.counted.outcome(&outcome);
-        if let Outcome::Crashed(why) = &outcome {
-            warn!(pid = id.pid, ?job, "{why}");
+        match &outcome {
+            Outcome::Crashed(why) => warn!(pid = id.pid, ?job, "{why}"),
+            Outcome::Killed => info!(pid = id.pid, ?job, "its worker did not end in time, and was killed"),
+            _ => {}
         }
         if self.is_there(id) {
             let fell_back = matches!(outcome, Outcome::Optimized { layout, .. } if !layout.is_warm());

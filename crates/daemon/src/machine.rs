@@ -471,33 +471,45 @@ impl Target {
                 self.code = code;
                 self.failed(job, failure, &message, now);
             }
-            Outcome::Crashed(why) => self.crashed(job, &why, now, policy),
+            Outcome::Crashed(why) => self.crashed(job, &why, now),
+            Outcome::Killed => self.died(job, "its worker was killed, as it was to end", now),
         }
     }
 
-    fn crashed(&mut self, job: Job, why: &str, now: Moment, policy: &Policy<'_>) {
-        // With the kill switch on, workers that do not end by themselves are killed. These are no crashes.
-        self.crashes = self.crashes.saturating_add(u32::from(!policy.off));
-        match job {
-            Job::Check => self.checked_at = Some(now),
-            Job::Judge => {
-                self.judged = true;
-                self.needs_mending = true;
-                self.undone_by = Some(By::Whet);
-            }
-            _ => {
-                // The number of attempts to mend is limited as well.
-                self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
-                self.wait(job, now);
-                let state = if self.was_optimized { State::Optimized } else { State::Watching };
-                self.enter(state, now, format!("whet failed: {why}"));
-            }
-        }
+    fn crashed(&mut self, job: Job, why: &str, now: Moment) {
+        self.crashes = self.crashes.saturating_add(1);
+        self.died(job, &format!("whet failed: {why}"), now);
         if self.crashes > CRASHES {
             self.ready_at = Moment::MAX;
             "worker_crashed".clone_into(&mut self.code);
             self.enter(State::Refused, now, format!("whet failed {} times: {why}", self.crashes));
         }
+    }
+
+    /// Handles the death of a worker: the target may have to be mended. An operator's undo, for which a worker
+    /// was to end, stands.
+    fn died(&mut self, job: Job, reason: &str, now: Moment) {
+        if job == Job::Check {
+            self.checked_at = Some(now);
+            return;
+        }
+        // The number of attempts to mend is limited as well.
+        self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
+        let by_hand = self.is_undone_by_hand();
+        if job == Job::Judge {
+            self.judged = true;
+            self.undone_by = if by_hand { self.undone_by } else { Some(By::Whet) };
+            return;
+        }
+        self.wait(job, now);
+        if !by_hand {
+            let state = if self.was_optimized { State::Optimized } else { State::Watching };
+            self.enter(state, now, reason);
+        }
+    }
+
+    fn is_undone_by_hand(&self) -> bool {
+        self.state == State::Undone && self.undone_by == Some(By::User)
     }
 
     fn checked(&mut self, fit: Fit, now: Moment, policy: &Policy<'_>) {
@@ -557,6 +569,8 @@ impl Target {
             (Job::Align, Some(J::Optimized)) => {}
             // Members alone were undone; the cause of the target's own undo stands.
             (Job::Undo, Some(J::Undone) | None) if self.state == State::Undone => {}
+            // The worker that died was to end for an operator's undo, which stands.
+            (Job::Mend, Some(J::Undone) | None) if self.is_undone_by_hand() => {}
             (_, Some(J::Optimized)) => {
                 self.undone_by = None;
                 self.enter(
@@ -592,7 +606,7 @@ impl Target {
 
     fn failed(&mut self, job: Job, failure: Failure, message: &str, now: Moment) {
         let was_optimized = self.was_optimized;
-        if self.state == State::Undone && self.undone_by == Some(By::User) {
+        if self.is_undone_by_hand() {
             // An operator undid the target, and the job was interrupted for this.
             return;
         }

@@ -174,13 +174,13 @@ fn a_harmful_rebuild_is_undone_and_stays_undone() {
 
 #[test]
 fn clones_are_put_back_after_an_interrupted_comparison() {
-    for outcome in [failed(Failure::Interrupted), Outcome::Crashed("dead".to_owned())] {
+    for outcome in [failed(Failure::Interrupted), Outcome::Crashed("dead".to_owned()), Outcome::Killed] {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge);
         assert_eq!(w.target.memory().undone_by, Some(By::Whet));
-        let crashed = matches!(outcome, Outcome::Crashed(_));
+        let died = matches!(outcome, Outcome::Crashed(_) | Outcome::Killed);
         w.ends(outcome).is(State::Optimized, "");
-        if crashed {
+        if died {
             w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
         }
         w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
@@ -384,18 +384,50 @@ fn crashes_of_workers_are_mended_and_limited() {
 }
 
 /// A rebuild that does not end by itself is killed when the kill switch is on. This does not count as a crash
-/// of the target.
+/// of the target, even if the switch is off again by then.
 #[test]
 fn a_rebuild_killed_by_the_switch_is_mended_and_undone() {
     let mut w = World::optimized();
-    for _ in 0..=CRASHES {
+    for i in 0..=CRASHES {
         w.target.begin(Job::Optimize { fresh: true }, w.now);
+        w.off = i % 2 == 0;
+        w.ends(Outcome::Killed).is(State::Optimized, "its worker was killed");
         w.off = true;
-        w.ends(Outcome::Crashed("killed".to_owned()));
         w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Optimized)));
         w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch file");
         w.off = false;
         w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
+    }
+}
+
+/// A worker that crashes counts as such with the kill switch on as well.
+#[test]
+fn crashes_count_under_the_switch() {
+    let mut w = World::optimized();
+    w.off = true;
+    for _ in 0..=CRASHES {
+        w.target.begin(Job::Optimize { fresh: true }, w.now);
+        w.ends(Outcome::Crashed("dead".to_owned()));
+    }
+    w.is(State::Refused, "4 times: dead");
+}
+
+/// An operator undoes a target while a worker is at work on it, which is killed for this. What the worker left
+/// is mended, and the operator's undo stands.
+#[test]
+fn an_undo_by_hand_stands_after_its_worker_was_killed() {
+    for (job, left) in [
+        (Job::Optimize { fresh: true }, Some(J::Undone)),
+        (Job::Optimize { fresh: true }, None),
+        (Job::Judge, Some(J::Undone)),
+        (Job::Align, Some(J::Undone)),
+    ] {
+        let mut w = World::optimized();
+        w.target.begin(job, w.now);
+        w.tell(Event::ByHand(Wish::Undo)).ends(Outcome::Killed).is(State::Undone, "by hand");
+        w.pass(SHORT_WAIT).begin(Job::Mend).ends(Outcome::Toggled(left)).is(State::Undone, "by hand");
+        assert_eq!(w.pass(1000 * S).busy().wants(), None, "{job:?}");
+        assert_eq!(w.target.memory().undone_by, Some(By::User));
     }
 }
 
@@ -431,7 +463,7 @@ fn any_order_of_events_keeps_the_rules() {
                 Some(J::Counting),
                 Some(J::Interrupted),
             ])?;
-            let event = match u.int_in_range(0..=13)? {
+            let event = match u.int_in_range(0..=14)? {
                 0 => Event::Journal(journal),
                 13 => Event::Member(journal),
                 1 => Event::Ended(Outcome::Toggled(journal)),
@@ -446,6 +478,7 @@ fn any_order_of_events_keeps_the_rules() {
                     Failure::Other,
                 ])?)),
                 6 => Event::Ended(Outcome::Crashed(String::new())),
+                14 => Event::Ended(Outcome::Killed),
                 7 => Event::Stage(*u.choose(&[State::Profiling, State::Counting, State::Optimizing])?),
                 8 => Event::ByHand(*u.choose(&[Wish::Undo, Wish::Redo])?),
                 9 if u.ratio(1, 10)? => Event::Gone,

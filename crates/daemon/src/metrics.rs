@@ -19,7 +19,7 @@ pub struct Counted {
     pub taken_back: u64,
     /// Jobs that failed with a reason.
     pub failed: u64,
-    /// Workers that died or took too long.
+    /// Workers that died or took too long, without those that the daemon killed because they were to end.
     pub crashed: u64,
     /// Targets that ended, or became another program.
     pub ended: u64,
@@ -47,7 +47,7 @@ impl Counted {
             }
             Outcome::Failed { .. } => self.failed += 1,
             Outcome::Crashed(_) => self.crashed += 1,
-            Outcome::Checked(_) | Outcome::Judged(..) | Outcome::Toggled(_) => {}
+            Outcome::Checked(_) | Outcome::Judged(..) | Outcome::Toggled(_) | Outcome::Killed => {}
         }
     }
 
@@ -68,7 +68,11 @@ impl Counted {
                 self.taken_back as f64,
             ),
             ("whet_jobs_failed", "Jobs that failed with a reason.", self.failed as f64),
-            ("whet_workers_crashed", "Workers that died or took too long.", self.crashed as f64),
+            (
+                "whet_workers_crashed",
+                "Workers that died or took too long, without those that the daemon killed because they were to end.",
+                self.crashed as f64,
+            ),
             (
                 "whet_targets_ended",
                 "Processes on the list that ended, or became another program.",
@@ -128,6 +132,7 @@ mod tests {
         counted.outcome(&Outcome::Optimized { generation: 1, coverage: 0.9, layout: Layout::Warm });
         counted.outcome(&Outcome::Optimized { generation: 2, coverage: 0.9, layout: Layout::EarlierAsFull });
         counted.outcome(&Outcome::Crashed(String::new()));
+        counted.outcome(&Outcome::Killed);
         let mut states = [0; State::ALL.len()];
         states[State::ALL.iter().position(|s| *s == State::Optimized).unwrap()] = 2;
         let mut families = counted.families();

@@ -176,6 +176,9 @@ pub enum Outcome {
     },
     /// The worker died, or was ended because it took too long.
     Crashed(String),
+    /// The daemon had requested the worker's end, and killed the worker because it did not end in time. This is
+    /// no fault of the worker, but the target must be mended.
+    Killed,
 }
 
 /// An event in a target's life.

@@ -143,11 +143,15 @@ impl Worker {
         }
         if let Some(status) = ended {
             said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
-                // The signal came before the worker caught signals, and so before it had begun anything.
-                if self.asked_to_end && !self.too_long && status.signal() == Some(Signal::TERM.as_raw()) {
-                    return failed(&engine::Error::Interrupted {
-                        signal: Signal::TERM.as_raw().cast_unsigned() as usize,
-                    });
+                match status.signal().and_then(Signal::from_named_raw) {
+                    // The signal came before the worker caught signals, and so before it had begun anything.
+                    Some(Signal::TERM) if self.asked_to_end && !self.too_long => {
+                        return failed(&engine::Error::Interrupted {
+                            signal: Signal::TERM.as_raw().cast_unsigned() as usize,
+                        });
+                    }
+                    Some(Signal::KILL) if self.asked_to_end && !self.too_long => return Outcome::Killed,
+                    _ => {}
                 }
                 let complaint = String::from_utf8_lossy(&self.complaint);
                 let last = complaint.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing");
@@ -264,9 +268,22 @@ mod tests {
             w.interrupt();
             w.interrupt_within(Duration::from_millis(50));
         });
-        assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
+        assert_eq!(outcome, Outcome::Killed);
         // A worker that takes too long gets the request to end.
         let (_, outcome) = to_the_end("exec sleep 100", Duration::from_millis(50));
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("too long")), "{outcome:?}");
+    }
+
+    /// The request to end excuses the signal that follows it, not a fault of the worker.
+    #[test]
+    fn a_worker_that_fails_after_the_request_has_crashed() {
+        let script = "trap 'echo panicked >&2; exit 101' TERM; echo ready; while :; do sleep 0.01; done";
+        let (_, outcome) = begun(script, LONG, |w| {
+            while w.words.is_empty() {
+                read_all(&mut w.stdout, &mut w.words);
+            }
+            w.interrupt();
+        });
+        assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("panicked")), "{outcome:?}");
     }
 }
