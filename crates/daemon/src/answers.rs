@@ -79,6 +79,7 @@ impl Daemon {
             cpu_percent: (e.life.cpu_percent * 10.0).round() / 10.0,
             hot_share: e.life.fit.map(|f| f.hot),
             factor: e.life.verdict.map(|v| v.factor),
+            started_from: e.warm.map(|w| w.source),
         };
         DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -3,14 +3,19 @@
 //! The daemon has no network. `whet-fleet`, another user without rights, moves files between this folder and
 //! the fleet's store. So everything in `in` is foreign. A file is used on three conditions: it is a plain
 //! file of limited size; a key of the configuration has signed it for this build and class; it parses as a
-//! profile with functions of the build. It is then copied, and the copy is used. The host's own profile has
-//! priority.
+//! profile with functions of the build. It is then copied, and the copy is used. `crate::warm` has the order
+//! in which profiles are used.
+//!
+//! An aggregate of another build of the program, in a place of its own, is checked in the same way. It also
+//! states the program's name, as a hash.
 
 use crate::config::Fleet;
 use crate::store::{Store, write_lightly, write_whole};
-use crate::supervisor::{Daemon, Entry};
+use crate::supervisor::Daemon;
 use crate::watch::Identity;
-use fleet::{Build, BuildReport, Class, Digest, HostReport, Keys, Program, Purpose, Refused, Taken, Vote};
+use fleet::{
+    Build, BuildReport, Class, Digest, HostReport, Keys, Name, Program, Purpose, Refused, Slot, Taken, Vote,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -32,12 +37,12 @@ pub(crate) struct Exchange {
     spool: Option<PathBuf>,
     keys: Keys,
     class: Class,
-    store: Store,
-    /// The files in the inbox, by build, as they were read last.
-    read: HashMap<String, Stamp>,
+    pub(crate) store: Store,
+    /// The files in the inbox, by place and build, as they were read last.
+    read: HashMap<(Slot, String), Stamp>,
     /// The host's own profiles as they were exported last.
     exported: HashMap<String, Stamp>,
-    taken: BTreeMap<String, Taken>,
+    taken: BTreeMap<(Slot, String), Taken>,
     votes: Vec<Vote>,
     written: Vec<u8>,
     fails: bool,
@@ -63,6 +68,13 @@ fn read_plain(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+fn title(slot: Slot) -> &'static str {
+    match slot {
+        Slot::Own => "a profile of the fleet",
+        Slot::Former => "a profile of the fleet, of another build,",
+    }
+}
+
 impl Exchange {
     pub(crate) fn new(config: &Fleet, store: &Store) -> Self {
         let spool = config.spool.clone();
@@ -83,60 +95,76 @@ impl Exchange {
         }
     }
 
-    /// Returns the aggregate of a build that targets may be started by: its file and its digest. An aggregate that
-    /// did harm on this host is not used.
-    pub(crate) fn usable(&self, build: &str) -> Option<(PathBuf, Digest)> {
-        let Some(Taken::Taken(digest)) = self.taken.get(build) else { return None };
-        let did_harm = self.votes.iter().any(|v| v.harm && v.digest == *digest);
-        (!did_harm).then(|| (self.store.aggregate(build), *digest))
+    /// Returns the aggregate that targets of a build may be started by: its file and its digest. An aggregate that
+    /// did harm to this build on this host is not used.
+    pub(crate) fn usable(&self, build: &str, slot: Slot) -> Option<(PathBuf, Digest)> {
+        let Some(Taken::Taken(digest)) = self.taken.get(&(slot, build.to_owned())) else { return None };
+        let did_harm = self.votes.iter().any(|v| v.harm && v.build == build && v.digest == *digest);
+        (!did_harm).then(|| (self.store.aggregate(build, slot), *digest))
     }
 
-    fn accept(&self, build: &str, bytes: &[u8]) -> Result<Digest, Refused> {
+    /// Checks a file of the inbox. Returns the digest of the aggregate, and the profile to keep.
+    fn accept(&self, build: &str, exe: &str, slot: Slot, bytes: &[u8]) -> Result<(Digest, Vec<u8>), Refused> {
         let name = || Refused::Name(build.to_owned(), "build-id");
         let program = Program { build: Build::parse(build).ok_or_else(name)?, class: self.class.clone() };
-        let text = self.keys.open(bytes, &Purpose::Aggregate(program.clone()))?;
-        let digest = Digest::of(text);
-        fleet::read(text, &digest, &program.build)?;
-        Ok(digest)
+        match slot {
+            Slot::Own => {
+                let text = self.keys.open(bytes, &Purpose::Aggregate(program.clone()))?;
+                let digest = Digest::of(text);
+                fleet::read(text, &digest, &program.build)?;
+                Ok((digest, text.to_vec()))
+            }
+            Slot::Former => {
+                let (former, text) = self.keys.open_former(bytes, &program)?;
+                let digest = Digest::of(text);
+                let name = Name::of(exe).ok_or(Refused::OtherProgram)?;
+                let mut profile = fleet::read_former(text, &digest, &former, name)?;
+                // The functions of another build are found by the module's file name, which no aggregate has.
+                if let Some(module) = profile.modules.get_mut(&former) {
+                    module.name = exe.rsplit('/').next().unwrap_or_default().to_owned();
+                }
+                Ok((digest, profile.to_string().into_bytes()))
+            }
+        }
     }
 
-    /// Takes the aggregate of a build from the inbox, if it has changed.
-    fn take(&mut self, spool: &Path, build: &str) {
-        let path = spool.join("in").join(format!("{build}.signed"));
+    /// Takes an aggregate for a build from the inbox, if it has changed.
+    fn take(&mut self, spool: &Path, build: &str, exe: &str, slot: Slot) {
+        let path = spool.join("in").join(slot.file(build));
+        let key = (slot, build.to_owned());
         let now = stamp(&path);
-        if now == self.read.get(build).copied() {
+        if now == self.read.get(&key).copied() {
             return;
         }
         let Some(now) = now else {
             // It was withdrawn.
-            self.read.remove(build);
-            self.taken.remove(build);
-            let _ = fs::remove_file(self.store.aggregate(build));
-            info!(build, "the fleet's profile was withdrawn");
+            self.read.remove(&key);
+            self.taken.remove(&key);
+            let _ = fs::remove_file(self.store.aggregate(build, slot));
+            info!(build, "{} was withdrawn", title(slot));
             return;
         };
-        self.read.insert(build.to_owned(), now);
+        self.read.insert(key.clone(), now);
         let accepted = read_plain(&path).map_err(|e| e.to_string()).and_then(|bytes| {
-            let digest = self.accept(build, &bytes).map_err(|e| e.to_string())?;
-            let text = fleet::Signed::parse(&bytes).map_err(|e| e.to_string())?.content;
-            write_whole(&self.store.aggregate(build), text).map_err(|e| e.to_string())?;
+            let (digest, text) = self.accept(build, exe, slot, &bytes).map_err(|e| e.to_string())?;
+            write_whole(&self.store.aggregate(build, slot), &text).map_err(|e| e.to_string())?;
             Ok(digest)
         });
         let taken = match accepted {
             Ok(digest) => {
-                info!(build, %digest, "a profile of the fleet was taken");
+                info!(build, %digest, "{} was taken", title(slot));
                 Taken::Taken(digest)
             }
             // One that was taken before stays in use: the file says nothing against it.
             Err(why) => {
                 warn!(build, "{} is refused: {why}", path.display());
-                if let Some(Taken::Taken(_)) = self.taken.get(build) {
+                if let Some(Taken::Taken(_)) = self.taken.get(&key) {
                     return;
                 }
                 Taken::Refused(why)
             }
         };
-        self.taken.insert(build.to_owned(), taken);
+        self.taken.insert(key, taken);
     }
 
     /// Exports the host's own profile of a build, if it has changed.
@@ -157,14 +185,17 @@ impl Exchange {
     fn run(&mut self, builds: &BTreeMap<String, String>) -> Result<(), String> {
         let Some(spool) = self.spool.clone() else { return Ok(()) };
         let mut result = Ok(());
-        for build in builds.keys() {
-            self.take(&spool, build);
+        for (build, exe) in builds {
+            for slot in Slot::ALL {
+                self.take(&spool, build, exe, slot);
+            }
             result = result.and(self.export(&spool, build));
         }
         let report = |(build, exe): (&String, &String)| BuildReport {
             build: build.clone(),
             exe: exe.clone(),
-            inbox: self.taken.get(build).cloned(),
+            inbox: self.taken.get(&(Slot::Own, build.clone())).cloned(),
+            former: self.taken.get(&(Slot::Former, build.clone())).cloned(),
         };
         let builds = builds.iter().map(report).collect();
         let report = HostReport { builds, votes: self.votes.clone(), ..HostReport::default() };
@@ -181,15 +212,6 @@ impl Exchange {
 }
 
 impl Daemon {
-    /// Returns the profile that a target would be started warm from, and its digest if it is an aggregate: the
-    /// host's own profile of the build, else the fleet's, else one of another build of the program.
-    pub(crate) fn warm_profile(&self, entry: &Entry) -> Option<(PathBuf, Option<Digest>)> {
-        let build = entry.build_id.as_deref()?;
-        let own = Some(self.store.profile(build)).filter(|path| path.exists());
-        let fleets = || self.exchange.usable(build).map(|(path, digest)| (path, Some(digest)));
-        own.map(|path| (path, None)).or_else(fleets).or_else(|| Some((entry.other_build.clone()?, None)))
-    }
-
     /// Exchanges profiles with the spool folder. A file that cannot be written is logged once; nothing else
     /// depends on it.
     pub(crate) fn exchange_profiles(&mut self) {
@@ -217,18 +239,20 @@ impl Daemon {
     pub(crate) fn vote(&mut self, id: Identity, fell_back: bool, judged: bool) {
         let Some(entry) = self.targets.get_mut(&id.pid) else { return };
         if fell_back {
-            entry.aggregate = None;
+            entry.warm = None;
         }
-        let (Some(digest), Some(build), Some(verdict)) =
-            (entry.aggregate.filter(|_| judged), entry.build_id.clone(), entry.life.verdict)
-        else {
+        let (Some(digest), Some(build), Some(verdict)) = (
+            entry.warm.filter(|_| judged).and_then(|w| w.aggregate),
+            entry.build_id.clone(),
+            entry.life.verdict,
+        ) else {
             return;
         };
         let harm = entry.life.is_harmful();
         let factor = [verdict.factor, verdict.low, verdict.high];
         let votes = &mut self.exchange.votes;
-        // One vote for each aggregate; harm on one target of the host is harm.
-        if let Some(vote) = votes.iter_mut().find(|v| v.digest == digest) {
+        // One vote for each build and aggregate; harm on one target of the host is harm.
+        if let Some(vote) = votes.iter_mut().find(|v| v.build == build && v.digest == digest) {
             vote.harm |= harm;
         } else {
             votes.push(Vote { build, digest, harm, factor });

@@ -73,11 +73,13 @@ impl Daemon {
         let mut warm = None;
         if let Job::Optimize { fresh } = job {
             let profile = self.targets.get(&id.pid).filter(|_| !fresh).and_then(|e| self.warm_profile(e));
-            let (path, aggregate) = profile.unzip();
-            warm = path;
-            if let Some(entry) = self.targets.get_mut(&id.pid) {
-                entry.aggregate = aggregate.flatten();
+            if let Some(profile) = &profile {
+                info!(pid = id.pid, "it is started from {}", profile.origin.source.words());
             }
+            if let Some(entry) = self.targets.get_mut(&id.pid) {
+                entry.warm = profile.as_ref().map(|p| p.origin);
+            }
+            warm = profile.map(|p| p.path);
         }
         let profiling = &self.config.profile;
         let entry = self.targets.get(&id.pid);

@@ -45,6 +45,7 @@ pub mod store;
 mod supervisor;
 mod target_metrics;
 mod units;
+mod warm;
 mod watch;
 mod work;
 mod worker;
@@ -53,6 +54,7 @@ pub use config::{CONFIG_FILE, CONFIG_VARIABLE, Config, ConfigError, Rule};
 pub use log::{LogTo, begin as begin_log};
 pub use supervisor::{DaemonError, run};
 pub use units::{Bytes, Hours, Span};
+pub use warm::Source;
 pub use work::{Order, run as run_order};
 pub use worker::COMMAND as WORKER_COMMAND;
 

@@ -4,6 +4,7 @@
 //! `{"error": "...", "parameters": {"message": "..."}}`. Fields may be added; existing fields stay.
 
 use crate::machine::State;
+use crate::warm::Source;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -104,4 +105,7 @@ pub struct TargetView {
     /// Work per user CPU second with clones, divided by work per user CPU second without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+    /// The origin of the profile from which it was started warm.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_from: Option<Source>,
 }

@@ -6,6 +6,7 @@
 
 use crate::machine::Memory;
 use crate::watch::Identity;
+use fleet::Slot;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File};
@@ -63,10 +64,14 @@ impl Store {
         self.profiles().join(format!("{build_id}.profile"))
     }
 
-    /// Returns the path of the aggregate of a build that was taken from the fleet, whether or not it exists.
+    /// Returns the path of the aggregate that was taken from the fleet for a build, whether or not it exists.
     #[must_use]
-    pub fn aggregate(&self, build_id: &str) -> PathBuf {
-        self.profiles().join(format!("{build_id}.fleet"))
+    pub fn aggregate(&self, build_id: &str, slot: Slot) -> PathBuf {
+        let ending = match slot {
+            Slot::Own => "fleet",
+            Slot::Former => "former",
+        };
+        self.profiles().join(format!("{build_id}.{ending}"))
     }
 
     /// Returns the latest profile of any build of a program, by the program's path.
@@ -190,7 +195,9 @@ mod tests {
         write("03", &head("/usr/sbin/ab"), 10);
         // A module's name is not a program's.
         write("04", "whet-profile 3\nmodule aa x\nexe /usr/sbin/a\n", 10);
-        fs::write(store.aggregate("05"), head("/usr/sbin/a")).unwrap();
+        for slot in Slot::ALL {
+            fs::write(store.aggregate("05", slot), head("/usr/sbin/a")).unwrap();
+        }
         assert_eq!(store.profile_of_program("/usr/sbin/a"), Some(store.profile("02")));
         assert_eq!(store.profile_of_program("/usr/sbin/ab"), Some(store.profile("03")));
         assert_eq!(store.profile_of_program("/usr/sbin"), None);

@@ -10,6 +10,7 @@ use crate::server::Server;
 use crate::signals::Signals;
 use crate::store::{Store, write_lightly};
 use crate::target_metrics::Held;
+use crate::warm::Origin;
 use crate::watch::{Identity, Seen, Watch};
 use crate::worker::Worker;
 use engine::{Pid, Tally};
@@ -80,8 +81,8 @@ pub(crate) struct Entry {
     pub(crate) build_id: Option<String>,
     /// The profile of another build of its program that was kept when it was first seen.
     pub(crate) other_build: Option<PathBuf>,
-    /// The fleet's aggregate by which it was started warm.
-    pub(crate) aggregate: Option<fleet::Digest>,
+    /// The origin of the profile from which it was started warm.
+    pub(crate) warm: Option<Origin>,
     /// The content of its journal at the last reading; `None` without a journal.
     pub(crate) held: Option<Held>,
     /// Its stops by this daemon.
@@ -371,7 +372,7 @@ impl Daemon {
                 members: Members::default(),
                 build_id,
                 other_build: self.store.profile_of_program(&s.exe),
-                aggregate: None,
+                warm: None,
                 held: None,
                 stops: Tally::default(),
                 journal_at: None,

@@ -1,18 +1,18 @@
 //! A contribution: the profile of one host, without data that no other host can use.
 
-use crate::{Build, Digest, Refused};
+use crate::{Build, Digest, Name, Refused};
 use profile::Profile;
 
 /// The most bytes of the text of a profile in the fleet.
 pub const CONTRIBUTION_LIMIT: usize = 2 << 20;
 
-/// Returns the text of a contribution, and its digest. Names of programs, modules and functions are left out,
-/// and the least executed functions beyond [`CONTRIBUTION_LIMIT`].
+/// Returns the text of a contribution, and its digest. Names of modules and functions are left out, and the
+/// least executed functions beyond [`CONTRIBUTION_LIMIT`]. Of programs it has a hash of the file names.
 ///
 /// # Errors
 /// Returns [`Refused::OtherBuild`] if the profile has no function of the build.
 pub fn prepare(mut profile: Profile, build: &Build) -> Result<(String, Digest), Refused> {
-    profile.exes.clear();
+    Name::put_in(&mut profile);
     profile.tame();
     for module in profile.modules.values_mut() {
         module.name.clear();

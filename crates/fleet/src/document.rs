@@ -4,7 +4,7 @@
 //! comment, which the signature covers as well, states what the content is. So a signed document cannot be
 //! used in the place of another. `head -n 4` and `tail -n +5` make the two files that `minisign -V` verifies.
 
-use crate::{Program, Refused};
+use crate::{Build, Class, Name, Program, Refused};
 use minisign_verify::{PublicKey, Signature};
 use std::fmt;
 
@@ -20,15 +20,21 @@ pub enum Purpose {
     Aggregate(Program),
     /// The head of a program.
     Head(Program),
+    /// The record of the newest build of a program.
+    Newest(Name, Class),
     /// The operator's policy.
     Policy,
 }
 
+/// How the purpose of an aggregate begins; a program follows.
+const AGGREGATE: &str = "whet-fleet 1 aggregate ";
+
 impl fmt::Display for Purpose {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Aggregate(program) => write!(f, "whet-fleet 1 aggregate {program}"),
+            Self::Aggregate(program) => write!(f, "{AGGREGATE}{program}"),
             Self::Head(program) => write!(f, "whet-fleet 1 head {program}"),
+            Self::Newest(name, class) => write!(f, "whet-fleet 1 newest {name} {class}"),
             Self::Policy => f.write_str("whet-fleet 1 policy"),
         }
     }
@@ -62,19 +68,39 @@ impl Keys {
     /// # Errors
     /// [`Refused`], if the form, the signature or the purpose is wrong.
     pub fn open<'a>(&self, bytes: &'a [u8], purpose: &Purpose) -> Result<&'a [u8], Refused> {
+        let document = self.verify(bytes)?;
+        let (found, wanted) = (document.purpose(), purpose.to_string());
+        if found == wanted {
+            Ok(document.content)
+        } else {
+            Err(Refused::OtherPurpose { found: found.to_owned(), wanted })
+        }
+    }
+
+    /// Verifies an aggregate of another build than the program's, for hosts of the same class. Returns that build
+    /// and the content.
+    ///
+    /// # Errors
+    /// Same as [`Keys::open`].
+    pub fn open_former<'a>(&self, bytes: &'a [u8], program: &Program) -> Result<(Build, &'a [u8]), Refused> {
+        let document = self.verify(bytes)?;
+        match document.aggregate_of() {
+            Some(of) if of.class == program.class && of.build != program.build => {
+                Ok((of.build, document.content))
+            }
+            _ => {
+                let wanted = format!("{AGGREGATE}OTHER-BUILD {}", program.class);
+                Err(Refused::OtherPurpose { found: document.purpose().to_owned(), wanted })
+            }
+        }
+    }
+
+    fn verify<'a>(&self, bytes: &'a [u8]) -> Result<Signed<'a>, Refused> {
         let document = Signed::parse(bytes)?;
         let mut wrong = None;
         for key in &self.0 {
             match key.verify(document.content, &document.signature, false) {
-                Ok(()) => {
-                    let found = document.signature.trusted_comment();
-                    let wanted = purpose.to_string();
-                    return if found == wanted {
-                        Ok(document.content)
-                    } else {
-                        Err(Refused::OtherPurpose { found: found.to_owned(), wanted })
-                    };
-                }
+                Ok(()) => return Ok(document),
                 Err(minisign_verify::Error::UnexpectedKeyId) => {}
                 Err(_) => wrong = Some(Refused::WrongSignature),
             }
@@ -115,6 +141,17 @@ impl<'a> Signed<'a> {
         let signature =
             Signature::decode(lines).map_err(|_| Refused::Form("its signature cannot be decoded"))?;
         Ok(Self { content, signature, lines })
+    }
+
+    fn purpose(&self) -> &str {
+        self.signature.trusted_comment()
+    }
+
+    /// Returns the program of which it says to be an aggregate; `None` if it is another kind of document.
+    #[must_use]
+    pub fn aggregate_of(&self) -> Option<Program> {
+        let (build, class) = self.purpose().strip_prefix(AGGREGATE)?.split_once(' ')?;
+        Some(Program { build: Build::parse(build)?, class: class.parse().ok()? })
     }
 
     /// Returns the id of the key as minisign prints it. It is bytes 2 to 9 of the signature, little endian.

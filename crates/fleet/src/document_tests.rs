@@ -34,6 +34,27 @@ fn only_what_a_trusted_key_signed_for_this_use_is_opened() {
 }
 
 #[test]
+fn an_aggregate_of_another_build_is_of_the_same_class() {
+    let pair = KeyPair::generate_unencrypted_keypair().unwrap();
+    let keys = keys(&[&pair]);
+    let open = |purpose: &Purpose| {
+        let document = sign(&pair, b"content", &purpose.to_string());
+        keys.open_former(&document, &program("0b")).map(|(build, content)| (build, content.to_vec()))
+    };
+    let former = Purpose::Aggregate(program("0a"));
+    assert_eq!(open(&former), Ok((program("0a").build, b"content".to_vec())));
+    let replica = Program { class: "replica".parse().unwrap(), ..program("0a") };
+    for other in
+        [Purpose::Aggregate(replica), Purpose::Aggregate(program("0b")), Purpose::Head(program("0a"))]
+    {
+        assert!(matches!(open(&other), Err(Refused::OtherPurpose { .. })), "{other}");
+    }
+    let stranger = KeyPair::generate_unencrypted_keypair().unwrap();
+    let document = sign(&stranger, b"content", &former.to_string());
+    assert!(matches!(keys.open_former(&document, &program("0b")), Err(Refused::UnknownKey(_))));
+}
+
+#[test]
 fn a_changed_or_cut_document_is_refused() {
     let pair = KeyPair::generate_unencrypted_keypair().unwrap();
     let document = sign(&pair, b"some content\n", &Purpose::Policy.to_string());
@@ -63,6 +84,7 @@ fn any_bytes_are_opened_or_refused() {
             bytes.splice(at..to, some);
         }
         let _ = keys.open(&bytes, &Purpose::Policy);
+        let _ = keys.open_former(&bytes, &program("0a"));
         Ok(())
     })
     .budget_ms(1000);

@@ -46,6 +46,9 @@ pub enum Refused {
     /// The profile has no function of the build.
     #[error("it has no function of build {0}")]
     OtherBuild(String),
+    /// The profile is not of the program for which it was read.
+    #[error("it is of another program, or does not say of which")]
+    OtherProgram,
     /// A newer document was seen before.
     #[error("it is older than one that was seen before (serial {found}, seen {seen})")]
     Older {
@@ -75,6 +78,7 @@ impl Refused {
             Self::Newer(_) => "newer",
             Self::OtherDigest => "other_digest",
             Self::OtherBuild(_) => "other_build",
+            Self::OtherProgram => "other_program",
             Self::Older { .. } => "older",
             Self::Name(..) => "name",
         }

@@ -16,7 +16,7 @@
 
 use crate::age::{WHOLE, weight};
 use crate::sample::SAMPLE;
-use crate::{CONTRIBUTION_LIMIT, Day, Digest, HostId, Program, Rank};
+use crate::{CONTRIBUTION_LIMIT, Day, Digest, HostId, Name, Program, Rank};
 use profile::{BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, Origin, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,9 +123,30 @@ impl Folded {
     }
 }
 
+/// The fold of contributions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Aggregate {
+    /// The text of the profile.
+    pub text: String,
+    /// The digest of the text.
+    pub digest: Digest,
+    /// The name of the program, if the contributions agree on one.
+    pub name: Option<Name>,
+}
+
 /// Returns how many hosts may be hostile without deciding anything.
 fn tolerated(hosts: usize) -> usize {
     if hosts < 3 { 0 } else { hosts.div_ceil(4) }
+}
+
+/// Returns the value that most hosts state, if more than `tolerated` state it; of several the smallest.
+fn agreed<T: Ord>(values: impl Iterator<Item = T>, tolerated: usize) -> Option<T> {
+    let mut counts: BTreeMap<T, usize> = BTreeMap::new();
+    for value in values {
+        *counts.entry(value).or_default() += 1;
+    }
+    let enough = counts.into_iter().rev().filter(|(_, n)| *n > tolerated);
+    enough.max_by_key(|(_, n)| *n).map(|(value, _)| value)
 }
 
 /// One host's profile of one function, scaled.
@@ -156,9 +177,9 @@ impl Share<'_> {
 }
 
 /// Folds contributions: the profiles of the hosts that [`Folded::choose`] chose, each with its weight. Returns
-/// the aggregate's text and its digest, or `None` if no function is left.
+/// `None` if no function is left.
 #[must_use]
-pub fn fold(program: &Program, newest: Day, hosts: &[(u64, Profile)]) -> Option<(String, Digest)> {
+pub fn fold(program: &Program, newest: Day, hosts: &[(u64, Profile)]) -> Option<Aggregate> {
     let mut functions: BTreeMap<(&BuildId, FunctionKey), Vec<Share<'_>>> = BTreeMap::new();
     for (weight, profile) in hosts {
         let each = || profile.modules.values().flat_map(|m| m.functions.values());
@@ -186,7 +207,9 @@ pub fn fold(program: &Program, newest: Day, hosts: &[(u64, Profile)]) -> Option<
         all.sort_unstable();
         all.get(all.len() / 2).copied().unwrap_or(0)
     };
+    let name = agreed(hosts.iter().flat_map(|(_, p)| Name::all_in(p)), tolerated);
     let mut out = Profile {
+        exes: name.iter().map(ToString::to_string).collect(),
         runs: u64::try_from(hosts.len()).unwrap_or(u64::MAX),
         when: u64::from(newest.0) * 86_400,
         sampled: median(|p| p.sampled),
@@ -205,7 +228,7 @@ pub fn fold(program: &Program, newest: Day, hosts: &[(u64, Profile)]) -> Option<
     out.modules.retain(|_, m| !m.functions.is_empty());
     let text = out.to_string();
     let digest = Digest::of(text.as_bytes());
-    out.modules.contains_key(&program.build).then_some((text, digest))
+    out.modules.contains_key(&program.build).then_some(Aggregate { text, digest, name })
 }
 
 /// Joins what the hosts have of one function; returns `None` if too few hosts have it.
@@ -235,6 +258,8 @@ fn joined(mut shares: Vec<Share<'_>>, tolerated: usize) -> Option<FunctionProfil
     let mut sizes: Vec<u64> = shares.iter().map(|s| s.function.size).collect();
     sizes.sort_unstable();
     out.size = sizes.get(sizes.len() / 2).copied().unwrap_or(0);
+    // Without it no other build finds the function again.
+    out.shape = agreed(shares.iter().filter_map(|s| s.function.shape), tolerated);
     for share in &shares {
         add(&mut out, share, most, most_samples);
     }

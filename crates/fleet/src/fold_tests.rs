@@ -35,7 +35,7 @@ fn profile(functions: &[(u64, FunctionProfile)]) -> Profile {
 }
 
 fn folded(hosts: &[(u64, Profile)]) -> Profile {
-    fold(&program(), Day(20_000), hosts).unwrap().0.parse().unwrap()
+    fold(&program(), Day(20_000), hosts).unwrap().text.parse().unwrap()
 }
 
 fn one(p: &Profile, at: u64) -> Option<&FunctionProfile> {
@@ -137,6 +137,31 @@ fn a_day_gives_the_hosts_of_the_lowest_ranks() {
     assert!(f.chosen.iter().all(|(c, _)| c.day >= Day(20_006)), "the newest days are used");
 }
 
+/// Two of twenty hosts say otherwise.
+#[test]
+fn most_hosts_decide_on_the_shape_and_the_name() {
+    let host = |exe: &str, shape: Option<u64>| {
+        let mut p = profile(&[(1, FunctionProfile { shape, ..function(5, 5) })]);
+        p.exes.extend([exe.to_owned()]);
+        Name::put_in(&mut p);
+        (WHOLE, p)
+    };
+    let mut hosts = vec![host("/opt/new/server", Some(7)); 18];
+    hosts.extend([host("other", Some(1)), host("other", Some(1))]);
+    let out = fold(&program(), Day(1), &hosts).unwrap();
+    assert_eq!(out.name, Name::of("/usr/sbin/server"));
+    let text: Profile = out.text.parse().unwrap();
+    assert_eq!(one(&text, 1).unwrap().shape, Some(7));
+    assert_eq!(Name::all_in(&text).collect::<Vec<_>>(), Vec::from_iter(out.name));
+    // Earlier versions state neither.
+    let old = fold(&program(), Day(1), &vec![(WHOLE, profile(&[(1, function(5, 5))])); 18]).unwrap();
+    assert_eq!((old.name, one(&old.text.parse().unwrap(), 1).unwrap().shape), (None, None));
+    // Too few agree.
+    let split: Vec<_> = (0..20).map(|i| host(&format!("name {i}"), Some(i))).collect();
+    let out = fold(&program(), Day(1), &split).unwrap();
+    assert_eq!((out.name, one(&out.text.parse().unwrap(), 1).unwrap().shape), (None, None));
+}
+
 #[test]
 fn a_contribution_names_nothing() {
     let mut p = profile(&[(1, function(5, 5))]);
@@ -166,7 +191,7 @@ proptest! {
         let first = fold(&program(), Day(1), &hosts);
         hosts.reverse();
         prop_assert_eq!(fold(&program(), Day(1), &hosts), first.clone());
-        let (text, digest) = first.unwrap();
+        let Aggregate { text, digest, .. } = first.unwrap();
         prop_assert!(read(text.as_bytes(), &digest, &program().build).is_ok());
     }
 

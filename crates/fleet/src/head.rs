@@ -3,7 +3,7 @@
 //! A merger writes a head with the next serial number, unless the store has a head of this number. So of two
 //! mergers at once one succeeds, and the other begins again. All times are the store's.
 
-use crate::{Digest, HostId, Policy, Program, Rank, Refused, Verdict, Votes};
+use crate::{Digest, HostId, Name, Policy, Program, Rank, Refused, Verdict, Votes};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -33,6 +33,10 @@ pub struct Head {
     /// The rank below which a host's contribution was used on the last day with enough of them. Hosts with far
     /// greater ranks need not look whether they should contribute.
     pub rank: Option<u64>,
+    /// The name of the program that most contributions state.
+    pub name: Option<Name>,
+    /// When an aggregate first was in force on all hosts: seconds of the Unix epoch, by the store's clock.
+    pub since: Option<u64>,
 }
 
 /// An aggregate that is offered in waves.
@@ -52,7 +56,7 @@ pub enum Step {
     /// Nothing changes, for this reason.
     Wait(&'static str),
     /// The head is replaced, for this reason.
-    Replace(Head, &'static str),
+    Replace(Box<Head>, &'static str),
     /// An aggregate may be offered, if the contributions have changed.
     Fold,
 }
@@ -78,6 +82,8 @@ impl Default for Head {
             hosts: 0,
             folded_at: 0,
             rank: None,
+            name: None,
+            since: None,
         }
     }
 }
@@ -108,13 +114,24 @@ impl Head {
     /// Returns the aggregate that a host should use. `own` are aggregates that did harm on this host.
     #[must_use]
     pub fn choose(&self, host: HostId, program: &Program, policy: &Policy, own: &[Digest]) -> Option<Digest> {
-        let usable =
-            |d: &Digest| !own.contains(d) && !self.withdrawn.contains(d) && !policy.denies(program, d);
         let offered = self.offer.as_ref().filter(|o| {
             let percent = policy.waves.get(o.wave).or(policy.waves.last()).copied().unwrap_or(0);
             Rank::of_offer(host, &o.digest).is_within(percent)
         });
-        offered.map(|o| o.digest).filter(usable).or(self.current.filter(usable))
+        let usable = |d: &Digest| self.is_usable(d, program, policy, own);
+        offered.map(|o| o.digest).filter(usable).or_else(|| self.in_force(program, policy, own))
+    }
+
+    /// Returns the aggregate in force on all hosts, unless it may not be used. Hosts with another build of the
+    /// program may use this one, and none that is offered in waves. `own` are aggregates that did harm on this
+    /// host.
+    #[must_use]
+    pub fn in_force(&self, program: &Program, policy: &Policy, own: &[Digest]) -> Option<Digest> {
+        self.current.filter(|d| self.is_usable(d, program, policy, own))
+    }
+
+    fn is_usable(&self, digest: &Digest, program: &Program, policy: &Policy, own: &[Digest]) -> bool {
+        !own.contains(digest) && !self.withdrawn.contains(digest) && !policy.denies(program, digest)
     }
 
     /// Returns the head after this one.
@@ -153,7 +170,7 @@ pub fn advance(head: &Head, policy: &Policy, now: u64, offered: Votes, current: 
     if let Some(digest) = head.current.filter(|_| current.verdict() == Verdict::Harmful) {
         let mut next = Head { current: None, ..head.next() };
         next.withdraw(digest);
-        return Step::Replace(next, "the aggregate in force does harm and is withdrawn");
+        return Step::Replace(next.into(), "the aggregate in force does harm and is withdrawn");
     }
     let Some(offer) = &head.offer else {
         return if policy.pause { Step::Wait("the policy says pause") } else { Step::Fold };
@@ -162,7 +179,7 @@ pub fn advance(head: &Head, policy: &Policy, now: u64, offered: Votes, current: 
     if verdict == Verdict::Harmful {
         let mut next = Head { offer: None, ..head.next() };
         next.withdraw(offer.digest);
-        return Step::Replace(next, "the offered aggregate does harm and is withdrawn");
+        return Step::Replace(next.into(), "the offered aggregate does harm and is withdrawn");
     }
     if policy.pause {
         return Step::Wait("the policy says pause");
@@ -177,11 +194,12 @@ pub fn advance(head: &Head, policy: &Policy, now: u64, offered: Votes, current: 
     let mut next = head.next();
     if wave + 1 < policy.waves.len() {
         next.offer = Some(Offer { wave, since: now, ..offer.clone() });
-        Step::Replace(next, "the next wave begins")
+        Step::Replace(next.into(), "the next wave begins")
     } else {
         next.current = Some(offer.digest);
+        next.since.get_or_insert(now);
         next.offer = None;
-        Step::Replace(next, "the aggregate is in force on all hosts")
+        Step::Replace(next.into(), "the aggregate is in force on all hosts")
     }
 }
 

@@ -23,7 +23,7 @@ fn taking(head: &Head, policy: &Policy, what: Digest) -> usize {
 
 fn replaced(step: Step) -> Head {
     match step {
-        Step::Replace(head, _) => head,
+        Step::Replace(head, _) => *head,
         other => panic!("{other:?}"),
     }
 }
@@ -47,6 +47,10 @@ fn an_aggregate_comes_to_all_hosts_in_waves() {
     shares.push(taking(&head, &policy, digest(2)));
     assert!((3..=25).contains(&shares[0]) && (60..=150).contains(&shares[1]), "{shares:?}");
     assert_eq!((shares.len(), shares[2], head.current, head.serial), (3, 1000, Some(digest(2)), 3));
+    assert_eq!(head.since, Some(now));
+    let again = head.offering(digest(3), digest(8), 9, None, now);
+    let again = replaced(advance(&again, &Policy { waves: vec![100], ..policy }, now + 1800, GOOD, NONE));
+    assert_eq!((again.current, again.since), (Some(digest(3)), head.since), "the first time counts");
 }
 
 #[test]
@@ -81,6 +85,9 @@ fn a_host_does_not_use_what_is_denied_or_did_harm_to_it() {
     assert_eq!(choose(&all, &[digest(2)]), Some(digest(1)));
     assert_eq!(choose(&Policy { deny: vec![digest(2).to_string()], ..all.clone() }, &[]), Some(digest(1)));
     assert_eq!(choose(&Policy { deny: vec!["0a".to_owned()], ..all.clone() }, &[]), None);
+    // Hosts with another build never use one that is offered in waves.
+    let for_others = |own: &[Digest]| head.in_force(&program(), &all, own);
+    assert_eq!((for_others(&[]), for_others(&[digest(1)])), (Some(digest(1)), None));
 }
 
 #[test]

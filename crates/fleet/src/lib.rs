@@ -13,6 +13,8 @@
 //!   ([`fold()`]).
 //! - The clock of a host or a merger decides nothing. Ages follow from the store's own times
 //!   ([`Contributed::is_dated_right`]), and waves advance by the mergers' steps ([`Head`]).
+//! - An aggregate of another build of a program serves a build without one only if it is in force on all hosts
+//!   of its own build ([`Newest`]).
 //! - Hosts whose comparison finds harm vote against an aggregate; enough votes withdraw it ([`Votes`]).
 #![forbid(unsafe_code)]
 
@@ -23,6 +25,7 @@ mod error;
 mod fold;
 mod head;
 mod names;
+mod newest;
 mod policy;
 mod sample;
 mod spool;
@@ -31,11 +34,12 @@ mod votes;
 pub use contribution::{CONTRIBUTION_LIMIT, prepare, read};
 pub use document::{Keys, Purpose, Signed, seal};
 pub use error::Refused;
-pub use fold::{Contributed, Folded, LOST_DAYS, fold};
+pub use fold::{Aggregate, Contributed, Folded, LOST_DAYS, fold};
 pub use head::{Head, Offer, Step, advance};
 pub use names::{Build, Class, Day, Digest, HostId, Key, Program};
+pub use newest::{Name, Newest, read_former};
 pub use policy::Policy;
 pub use profile::Profile;
 pub use sample::{Rank, SAMPLE, should_contribute};
-pub use spool::{BuildReport, HostReport, Taken, Vote};
+pub use spool::{BuildReport, HostReport, Slot, Taken, Vote};
 pub use votes::{Verdict, Votes};

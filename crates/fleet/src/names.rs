@@ -3,6 +3,7 @@
 //! ```text
 //! v1/policy                                          the operator's policy, signed
 //! v1/clock                                           written by mergers, to read the store's time
+//! v1/names/NAME/CLASS                                the newest build of a program, signed
 //! v1/BUILD/CLASS/c/DAY/HOST/DIGEST                   a contribution: written once
 //! v1/BUILD/CLASS/m/DIGEST                            an aggregate, signed: written once
 //! v1/BUILD/CLASS/h/SERIAL                            a head, signed: written once; the greatest is in force
@@ -10,7 +11,7 @@
 //! v1/BUILD/CLASS/v/DIGEST/harm/HOST (or good/HOST)   a vote on an aggregate
 //! ```
 
-use crate::Refused;
+use crate::{Name, Refused};
 use profile::BuildId;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -64,12 +65,12 @@ impl fmt::Display for Class {
 }
 
 /// Prints bytes as lower-case hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Parses exactly `N` bytes of lower-case hexadecimal digits.
-fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     let id = BuildId::parse(text)?;
     id.bytes().try_into().ok()
 }
@@ -116,6 +117,8 @@ macro_rules! hex_name {
         }
     };
 }
+
+pub(crate) use hex_name;
 
 hex_name!(
     /// The SHA-256 of a content.
@@ -184,6 +187,8 @@ pub enum Key {
     Policy,
     /// The object whose time is the store's time.
     Clock,
+    /// The record of the newest build of a program of this name, for the hosts of the class.
+    Newest(Name),
     /// A contribution.
     Contribution {
         /// The day on which the host made it, by the host's clock.
@@ -218,6 +223,7 @@ impl Key {
         match self {
             Self::Policy => "v1/policy".to_owned(),
             Self::Clock => "v1/clock".to_owned(),
+            Self::Newest(name) => format!("v1/names/{name}/{}", program.class),
             Self::Contribution { day, host, digest } => format!("{of}/c/{:06}/{host}/{digest}", day.0),
             Self::Aggregate(digest) => format!("{of}/m/{digest}"),
             Self::Head(serial) => format!("{of}/h/{serial:012}"),
@@ -242,6 +248,10 @@ impl Key {
         Some(match parts.as_slice() {
             ["v1", "policy"] => (None, Self::Policy),
             ["v1", "clock"] => (None, Self::Clock),
+            ["v1", "names", name, class] => {
+                let _: Class = class.parse().ok()?;
+                (None, Self::Newest(name.parse().ok()?))
+            }
             ["v1", build, class, rest @ ..] => {
                 let key = match rest {
                     ["head"] => Self::Current,
@@ -277,6 +287,7 @@ mod tests {
         for key in [
             Key::Policy,
             Key::Clock,
+            Key::Newest(Name::of("/usr/sbin/x").unwrap()),
             Key::Contribution { day: Day(20_000), host, digest },
             Key::Aggregate(digest),
             Key::Head(7),
@@ -285,7 +296,8 @@ mod tests {
             Key::Vote { digest, harm: false, host },
         ] {
             let path = key.path(&program);
-            let of = (![Key::Policy, Key::Clock].contains(&key)).then(|| program.clone());
+            let is_of_one_build = !path.starts_with("v1/names/") && ![Key::Policy, Key::Clock].contains(&key);
+            let of = is_of_one_build.then(|| program.clone());
             assert_eq!(Key::parse(&path), Some((of, key)), "{path}");
             assert_eq!(Key::parse(&format!("{path}/x")), None);
         }

@@ -26,6 +26,32 @@ pub struct BuildReport {
     pub exe: String,
     /// What became of the aggregate in the inbox; `None` if there is none.
     pub inbox: Option<Taken>,
+    /// The same for the aggregate of another build.
+    #[serde(default)]
+    pub former: Option<Taken>,
+}
+
+/// A place in the inbox for an aggregate that serves a build.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Slot {
+    /// An aggregate of the build itself.
+    Own,
+    /// An aggregate of another build of the same program.
+    Former,
+}
+
+impl Slot {
+    /// Both places.
+    pub const ALL: [Self; 2] = [Self::Own, Self::Former];
+
+    /// Returns the name of the file for a build.
+    #[must_use]
+    pub fn file(self, build: &str) -> String {
+        match self {
+            Self::Own => format!("{build}.signed"),
+            Self::Former => format!("{build}.former"),
+        }
+    }
 }
 
 /// What became of an aggregate in the inbox.

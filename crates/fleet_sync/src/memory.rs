@@ -1,7 +1,7 @@
 //! What a host remembers from one run to the next. It can be deleted at any time: the next run reads more.
 
 use crate::{Error, files};
-use fleet::{Digest, Head, Policy};
+use fleet::{Digest, Head, Newest, Policy};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -18,6 +18,9 @@ pub struct Memory {
     pub policy: Option<(Policy, Option<String>)>,
     /// By build-id.
     pub programs: BTreeMap<String, ProgramMemory>,
+    /// The newest builds by the names of their programs, each with its tag in the store.
+    #[serde(default)]
+    pub names: BTreeMap<String, (Newest, Option<String>)>,
     /// The votes that were given: `BUILD DIGEST`.
     pub voted: BTreeSet<String>,
 }
@@ -37,7 +40,13 @@ pub struct ProgramMemory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { version: VERSION, policy: None, programs: BTreeMap::new(), voted: BTreeSet::new() }
+        Self {
+            version: VERSION,
+            policy: None,
+            programs: BTreeMap::new(),
+            names: BTreeMap::new(),
+            voted: BTreeSet::new(),
+        }
     }
 }
 

@@ -5,8 +5,8 @@
 
 use crate::{Changed, Error, Remote, SigningKey, pack, unpack};
 use fleet::{
-    Contributed, Day, Digest, Folded, Head, HostId, Key, Keys, LOST_DAYS, Policy, Profile, Program, Purpose,
-    Refused, Step, Verdict, Votes, advance, fold, read,
+    Contributed, Day, Digest, Folded, Head, HostId, Key, Keys, LOST_DAYS, Newest, Policy, Profile, Program,
+    Purpose, Refused, Step, Verdict, Votes, advance, fold, read,
 };
 
 /// A merger.
@@ -26,7 +26,7 @@ pub enum Merged {
     /// Nothing, for this reason.
     Unchanged(String),
     /// The head was replaced, for this reason.
-    Replaced(Head, String),
+    Replaced(Box<Head>, String),
     /// Another merger replaced the head meanwhile. Nothing is lost.
     Late,
 }
@@ -46,6 +46,27 @@ pub async fn merge(
     let now = remote.stored(program, &Key::Clock).await?;
     let policy = policy(remote, merger, program).await?;
     let head = head(remote, merger, program, &mut refused).await?;
+    let merged = step(remote, merger, program, &policy, &head, now, &mut refused).await?;
+    let head = match &merged {
+        Merged::Unchanged(_) => &head,
+        Merged::Replaced(next, _) => next,
+        // The other merger does the rest.
+        Merged::Late => return Ok((merged, refused)),
+    };
+    record_newest(remote, merger, program, &policy, head, now, &mut refused).await?;
+    Ok((merged, refused))
+}
+
+/// Advances the head by one step, if anything is to be done.
+async fn step(
+    remote: &Remote,
+    merger: &Merger,
+    program: &Program,
+    policy: &Policy,
+    head: &Head,
+    now: u64,
+    refused: &mut Vec<String>,
+) -> Result<Merged, Error> {
     let offered = match &head.offer {
         Some(offer) => votes(remote, program, &offer.digest).await?,
         None => Votes::default(),
@@ -54,20 +75,55 @@ pub async fn merge(
         Some(digest) => votes(remote, program, digest).await?,
         None => Votes::default(),
     };
-    let (next, why) = match advance(&head, &policy, now, offered, current) {
-        Step::Wait(why) => return Ok((Merged::Unchanged(why.to_owned()), refused)),
-        Step::Replace(next, why) => (next, why.to_owned()),
-        Step::Fold => match new_offer(remote, merger, program, &policy, &head, now, &mut refused).await? {
+    let (next, why) = match advance(head, policy, now, offered, current) {
+        Step::Wait(why) => return Ok(Merged::Unchanged(why.to_owned())),
+        Step::Replace(next, why) => (*next, why.to_owned()),
+        Step::Fold => match new_offer(remote, merger, program, policy, head, now, refused).await? {
             Ok(offer) => offer,
-            Err(why) => return Ok((Merged::Unchanged(why), refused)),
+            Err(why) => return Ok(Merged::Unchanged(why)),
         },
     };
     let signed = merger.key.sign(&Purpose::Head(program.clone()), next.text().as_bytes())?;
     if !remote.create(program, &Key::Head(next.serial), signed.clone()).await? {
-        return Ok((Merged::Late, refused));
+        return Ok(Merged::Late);
     }
     remote.replace(program, &Key::Current, signed).await?;
-    Ok((Merged::Replaced(next, why), refused))
+    Ok(Merged::Replaced(next.into(), why))
+}
+
+/// Puts the record of the newest build right. If a merger ends before, the next step does it.
+async fn record_newest(
+    remote: &Remote,
+    merger: &Merger,
+    program: &Program,
+    policy: &Policy,
+    head: &Head,
+    now: u64,
+    refused: &mut Vec<String>,
+) -> Result<(), Error> {
+    // Contributions of earlier versions state no name.
+    let Some(name) = head.name else { return Ok(()) };
+    let (key, purpose) = (Key::Newest(name), Purpose::Newest(name, program.class.clone()));
+    let open = |bytes: &[u8]| {
+        let newest = merger.keys.open(bytes, &purpose).and_then(|content| Newest::parse(content, 0));
+        newest.map_err(|why| refusal(program, &key, why))
+    };
+    let found = remote.get(program, &key).await.and_then(|bytes| bytes.map(|b| open(&b)).transpose());
+    let present = match found {
+        // Somebody wrote nonsense over it. Of a later version it is no nonsense.
+        Err(e @ Error::Refused { .. }) => {
+            refused.push(e.to_string());
+            if let Error::Refused { why: Refused::Newer(_), .. } = e {
+                return Ok(());
+            }
+            None
+        }
+        found => found?,
+    };
+    if let Some(next) = Newest::next(present.as_ref(), program, head, policy, now) {
+        remote.replace(program, &key, merger.key.sign(&purpose, next.text().as_bytes())?).await?;
+    }
+    Ok(())
 }
 
 fn refusal(program: &Program, key: &Key, why: Refused) -> Error {
@@ -178,12 +234,14 @@ async fn new_offer(
             profiles.len()
         )));
     }
-    let Some((text, digest)) = fold(program, folded.newest, &profiles) else {
+    let Some(aggregate) = fold(program, folded.newest, &profiles) else {
         return Ok(Err("no function is in enough contributions".to_owned()));
     };
-    let signed = merger.key.sign(&Purpose::Aggregate(program.clone()), text.as_bytes())?;
+    let digest = aggregate.digest;
+    let signed = merger.key.sign(&Purpose::Aggregate(program.clone()), aggregate.text.as_bytes())?;
     // If another merger was first, its aggregate has the same text.
     remote.create(program, &Key::Aggregate(digest), pack(&signed)).await?;
-    let next = head.offering(digest, set, hosts, folded.rank, now);
+    let offer = head.offering(digest, set, hosts, folded.rank, now);
+    let next = Head { name: aggregate.name.or(head.name), ..offer };
     Ok(Ok((next, format!("an aggregate of {} hosts is offered", profiles.len()))))
 }

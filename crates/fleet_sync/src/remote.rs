@@ -1,7 +1,7 @@
 //! The object store: the few requests that the fleet makes, with a limit on time and size.
 
 use crate::{Error, Trouble};
-use fleet::{Key, Program};
+use fleet::{Build, Key, Program};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -197,6 +197,9 @@ impl Remote {
     pub async fn programs(&self) -> Result<Vec<Program>, Error> {
         let mut out = Vec::new();
         for build in self.folders(&self.at("v1")).await? {
+            if build.filename().and_then(Build::parse).is_none() {
+                continue;
+            }
             for class in self.folders(&build).await? {
                 let path =
                     format!("v1/{}/{}/head", build.filename().unwrap_or(""), class.filename().unwrap_or(""));

@@ -1,7 +1,7 @@
 //! `whet-fleet status`: what this host gave, took and refused, and why.
 
 use crate::{Config, Error, FolderSpool, Memory, Spool, Synced, files};
-use fleet::{Build, Digest, Taken};
+use fleet::{Build, Digest, Slot, Taken};
 use serde::{Deserialize, Serialize};
 
 /// The record of the last run.
@@ -38,12 +38,24 @@ struct BuildStatus {
     inbox: Option<Digest>,
     /// What the daemon made of it.
     daemon: Option<Taken>,
+    /// The aggregate of another build in the inbox, which serves this one.
+    former: Option<FormerStatus>,
     /// The aggregate for all hosts.
     current: Option<Digest>,
     /// The aggregate that is offered in waves.
     offered: Option<Digest>,
     /// Aggregates that did harm on this host.
     harmful: Vec<Digest>,
+}
+
+/// The aggregate of another build that serves a build.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+struct FormerStatus {
+    /// The other build; `None` if the file is damaged.
+    build: Option<String>,
+    digest: Digest,
+    /// What the daemon made of it.
+    daemon: Option<Taken>,
 }
 
 impl Status {
@@ -55,8 +67,15 @@ impl Status {
         for report in spool.report()?.builds {
             let known = memory.programs.get(&report.build).cloned().unwrap_or_default();
             let head = known.head.map(|(head, _)| head);
+            let build = Build::parse(&report.build);
+            let former = build.as_ref().map(|b| spool.former(b)).transpose()?.flatten();
             builds.push(BuildStatus {
-                inbox: Build::parse(&report.build).map(|b| spool.inbox(&b)).transpose()?.flatten(),
+                inbox: build.map(|b| spool.inbox(&b, Slot::Own)).transpose()?.flatten(),
+                former: former.map(|(of, digest)| FormerStatus {
+                    build: of.map(|p| p.build.to_string()),
+                    digest,
+                    daemon: report.former,
+                }),
                 build: report.build,
                 exe: report.exe,
                 gave: known.given,
@@ -104,14 +123,18 @@ impl Status {
         for b in &self.builds {
             lines.push(format!("{} {}", b.exe, b.build));
             lines.push(format!("  in force {}, offered {}", short(b.current), short(b.offered)));
-            let daemon = match &b.daemon {
+            let daemon = |taken: &Option<Taken>| match taken {
                 None => "the daemon has not seen it".to_owned(),
                 Some(Taken::Taken(d)) => format!("the daemon took {}", short(Some(*d))),
                 Some(Taken::Refused(why)) => format!("the daemon refused it: {why}"),
             };
             match b.inbox {
-                None => lines.push("  nothing in the inbox".to_owned()),
-                Some(d) => lines.push(format!("  in the inbox {}; {daemon}", short(Some(d)))),
+                None => lines.push("  nothing of this build in the inbox".to_owned()),
+                Some(d) => lines.push(format!("  in the inbox {}; {}", short(Some(d)), daemon(&b.daemon))),
+            }
+            if let Some(f) = &b.former {
+                let (of, said) = (f.build.as_deref().unwrap_or("unknown"), daemon(&f.daemon));
+                lines.push(format!("  in the inbox, of build {of}: {}; {said}", short(Some(f.digest))));
             }
             lines.push(format!("  this host gave {}", short(b.gave)));
             lines.extend(b.harmful.iter().map(|d| format!("  did harm here: {d}")));

@@ -2,10 +2,12 @@
 
 use crate::{Changed, Error, Memory, ProgramMemory, Remote, Spool, pack, unpack};
 use fleet::{
-    Build, Class, Day, Digest, Head, HostId, HostReport, Key, Keys, Policy, Program, Purpose, Rank, Refused,
-    Vote, prepare, read, should_contribute,
+    Build, Class, Day, Digest, Head, HostId, HostReport, Key, Keys, Policy, Profile, Program, Purpose, Rank,
+    Refused, Slot, Vote, prepare, read, should_contribute,
 };
 use serde::{Deserialize, Serialize};
+
+mod former;
 
 /// How far above the last known limit a rank may be, so that the host looks whether it should contribute. The
 /// number of hosts may have fallen since.
@@ -90,12 +92,12 @@ impl<S: Spool> Run<'_, S> {
         {
             return;
         }
-        for build in &report.builds {
-            let Some(build) = Build::parse(&build.build) else { continue };
+        for listed in &report.builds {
+            let Some(build) = Build::parse(&listed.build) else { continue };
             let program = Program { build, class: self.host.class.clone() };
             let votes: Vec<&Vote> =
                 report.votes.iter().filter(|v| v.build == program.build.to_string()).collect();
-            if let Err(e) = self.program(&program, &votes).await
+            if let Err(e) = self.program(&program, &listed.exe, &votes).await
                 && self.note(e)
             {
                 return;
@@ -129,26 +131,35 @@ impl<S: Spool> Run<'_, S> {
         Ok(())
     }
 
+    fn policy_in_force(&self) -> Policy {
+        self.memory.policy.clone().map(|(policy, _)| policy).unwrap_or_default()
+    }
+
     fn of(&mut self, program: &Program) -> &mut ProgramMemory {
         self.memory.programs.entry(program.build.to_string()).or_default()
     }
 
-    async fn program(&mut self, program: &Program, votes: &[&Vote]) -> Result<(), Error> {
-        let head = match self.head(program).await {
-            Ok(head) => head,
-            Err(e) if e.is_outage() => return Err(e),
-            Err(e) => {
-                self.note(e);
-                self.of(program).head.clone().map(|(head, _)| head)
-            }
-        };
+    async fn program(&mut self, program: &Program, exe: &str, votes: &[&Vote]) -> Result<(), Error> {
+        let head = self.head(program).await?;
         self.vote(program, votes).await?;
         self.take(program, head.as_ref()).await?;
+        self.take_former(program, exe).await?;
         self.give(program, head.as_ref()).await
     }
 
-    /// Reads the head, if it has changed.
+    /// Returns the head. If it cannot be used, the one that was read before.
     async fn head(&mut self, program: &Program) -> Result<Option<Head>, Error> {
+        match self.read_head(program).await {
+            Err(e) if !e.is_outage() => {
+                self.note(e);
+                Ok(self.of(program).head.clone().map(|(head, _)| head))
+            }
+            result => result,
+        }
+    }
+
+    /// Reads the head, if it has changed.
+    async fn read_head(&mut self, program: &Program) -> Result<Option<Head>, Error> {
         let known = self.of(program).head.clone();
         let tag = known.as_ref().and_then(|(_, tag)| tag.as_deref());
         match self.remote.get_if_changed(program, &Key::Current, tag).await? {
@@ -187,9 +198,9 @@ impl<S: Spool> Run<'_, S> {
     /// Takes the aggregate that is meant for this host, or removes one that no host may use.
     async fn take(&mut self, program: &Program, head: Option<&Head>) -> Result<(), Error> {
         let build = &program.build;
-        let policy = self.memory.policy.clone().map(|(p, _)| p).unwrap_or_default();
+        let policy = self.policy_in_force();
         let own = self.of(program).harmful.clone();
-        let there = self.spool.inbox(build)?;
+        let there = self.spool.inbox(build, Slot::Own)?;
         let chosen = head.and_then(|h| h.choose(self.host.id, program, &policy, &own));
         let barred = |d: &Digest| {
             own.contains(d) || policy.denies(program, d) || head.is_some_and(|h| h.withdrawn.contains(d))
@@ -198,9 +209,10 @@ impl<S: Spool> Run<'_, S> {
             if policy.pause {
                 self.done.kept_back.push(format!("{build}: the policy says pause"));
             } else {
-                match self.fetch(program, digest).await {
+                let fits = |text: &[u8]| read(text, &digest, build);
+                match self.fetch(program, digest, fits).await {
                     Ok(bytes) => {
-                        self.spool.put(build, &bytes)?;
+                        self.spool.put(build, Slot::Own, &bytes)?;
                         self.done.took.push(format!("{build}: aggregate {digest}"));
                         return Ok(());
                     }
@@ -212,13 +224,19 @@ impl<S: Spool> Run<'_, S> {
             }
         }
         if let Some(digest) = there.filter(barred) {
-            self.spool.remove(build)?;
+            self.spool.remove(build, Slot::Own)?;
             self.done.took.push(format!("{build}: aggregate {digest} was removed"));
         }
         Ok(())
     }
 
-    async fn fetch(&self, program: &Program, digest: Digest) -> Result<Vec<u8>, Error> {
+    /// Reads an aggregate, and checks its text by `fits`.
+    async fn fetch(
+        &self,
+        program: &Program,
+        digest: Digest,
+        fits: impl Fn(&[u8]) -> Result<Profile, Refused>,
+    ) -> Result<Vec<u8>, Error> {
         let key = Key::Aggregate(digest);
         let refused = Self::refused(&key, program);
         let Some(packed) = self.remote.get(program, &key).await? else {
@@ -226,7 +244,7 @@ impl<S: Spool> Run<'_, S> {
         };
         let bytes = unpack(&packed).map_err(&refused)?;
         let text = self.host.keys.open(&bytes, &Purpose::Aggregate(program.clone())).map_err(&refused)?;
-        read(text, &digest, &program.build).map_err(&refused)?;
+        fits(text).map_err(&refused)?;
         Ok(bytes)
     }
 
@@ -240,7 +258,7 @@ impl<S: Spool> Run<'_, S> {
         let Some(bytes) = self.spool.profile(build)? else { return Ok(()) };
         let path = format!("the profile of {build}");
         let refused = |why| Error::Refused { object: path.clone(), why };
-        let profile = fleet::Profile::read(&bytes).map_err(|e| refused(e.into()))?;
+        let profile = Profile::read(&bytes).map_err(|e| refused(e.into()))?;
         let (text, digest) = prepare(profile, build).map_err(refused)?;
         if self.of(program).given == Some(digest) {
             return Ok(());

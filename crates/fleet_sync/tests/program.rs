@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const BUILD: &str = "0a0b0c";
+const NEW_BUILD: &str = "0d0e0f";
 
 struct Fleet {
     folder: tempfile::TempDir,
@@ -37,8 +38,12 @@ fn run(config: &Path, args: &[&str], exit: i32) -> String {
 }
 
 fn profile(n: u64) -> String {
+    profile_of(BUILD, "/usr/sbin/secret", n)
+}
+
+fn profile_of(build: &str, exe: &str, n: u64) -> String {
     format!(
-        "whet-profile 2\nexe /usr/sbin/secret\nruns 1\nsamples 100\nmodule {BUILD} secret\n\
+        "whet-profile 2\nexe {exe}\nruns 1\nsamples 100\nmodule {build} secret\n\
          function 0x10 7 counted entered {n} samples 90 size 0x4 global secret\n+0 +0 {n}\nend\n"
     )
 }
@@ -73,10 +78,6 @@ impl Fleet {
         for part in ["spool/in", "spool/out", "state"] {
             fs::create_dir_all(home.join(part)).unwrap();
         }
-        let report = format!(
-            r#"{{"version": 1, "builds": [{{"build": "{BUILD}", "exe": "/usr/sbin/x", "inbox": null}}], "votes": []}}"#
-        );
-        fs::write(spool.join("out/host.json"), report).unwrap();
         let config = home.join("whet-fleet.toml");
         let state = home.join("state");
         let text = format!(
@@ -87,7 +88,9 @@ impl Fleet {
             state.display()
         );
         fs::write(&config, text).unwrap();
-        Host { config, spool }
+        let host = Host { config, spool };
+        host.runs(BUILD, "/usr/sbin/x");
+        host
     }
 
     /// A fleet in which one host gave a profile and the aggregate is offered to all.
@@ -109,6 +112,19 @@ impl Fleet {
 impl Host {
     fn inbox(&self) -> PathBuf {
         self.spool.join(format!("in/{BUILD}.signed"))
+    }
+
+    /// Where an aggregate of another build lies for the new build.
+    fn former(&self) -> PathBuf {
+        self.spool.join(format!("in/{NEW_BUILD}.former"))
+    }
+
+    /// Lets its daemon have a target of one build, as this program.
+    fn runs(&self, build: &str, exe: &str) {
+        let report = format!(
+            r#"{{"version": 1, "builds": [{{"build": "{build}", "exe": "{exe}", "inbox": null}}], "votes": []}}"#
+        );
+        fs::write(self.spool.join("out/host.json"), report).unwrap();
     }
 }
 
@@ -244,4 +260,106 @@ fn a_policy_denies_and_pauses() {
     assert!(run(&two.config, &["sync"], 0).contains("was removed"));
     assert!(!two.inbox().exists());
     assert!(run(&one.config, &["policy"], 0).contains(BUILD));
+}
+
+/// A fleet in which an aggregate of a build is in force on all hosts, and a host that runs the next build.
+fn with_new_build() -> (Fleet, Host, Host) {
+    let (fleet, one, two) = Fleet::with_aggregate();
+    let merge = ["merge", "--key", &fleet.key()];
+    two.runs(NEW_BUILD, "/opt/new/secret");
+    assert!(!run(&two.config, &["sync"], 0).contains("took"), "it is still offered in waves");
+    assert!(run(&one.config, &merge, 0).contains("in force on all hosts"));
+    (fleet, one, two)
+}
+
+#[test]
+fn a_new_build_gets_the_aggregate_of_the_build_before() {
+    let (fleet, one, two) = with_new_build();
+    let said = run(&two.config, &["sync"], 0);
+    assert!(said.contains(&format!("took: {NEW_BUILD}: aggregate ")) && said.contains(BUILD), "{said}");
+    let signed = fs::read_to_string(two.former()).unwrap();
+    assert!(signed.contains("whet-fleet 1 aggregate 0a0b0c default") && !signed.contains("secret"));
+    assert_eq!(run(&two.config, &["sync"], 0), "");
+    let status = run(&two.config, &["status"], 0);
+    assert!(
+        status.contains("in the inbox, of build 0a0b0c: ") && status.contains("has not seen it"),
+        "{status}"
+    );
+    let json = run(&two.config, &["status", "--json"], 0);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["builds"][0]["former"]["build"], BUILD);
+    // Another program of this host gets nothing, nor does the build itself.
+    two.runs(NEW_BUILD, "/opt/new/other");
+    assert!(run(&two.config, &["sync"], 0).contains("no other build has an aggregate now"));
+    assert!(!two.former().exists());
+    two.runs(NEW_BUILD, "/opt/new/secret");
+    run(&two.config, &["sync"], 0);
+    // An aggregate of the build itself replaces it.
+    let merge = ["merge", "--key", &fleet.key()];
+    one.runs(NEW_BUILD, "/usr/sbin/secret");
+    let own = one.spool.join(format!("out/{NEW_BUILD}.profile"));
+    fs::write(own, profile_of(NEW_BUILD, "/usr/sbin/secret", 7)).unwrap();
+    assert!(run(&one.config, &["sync"], 0).contains("gave: "));
+    run(&one.config, &merge, 0);
+    let said = run(&two.config, &["sync"], 0);
+    assert!(said.contains("there is a profile of the build itself"), "{said}");
+    assert!(!two.former().exists() && two.spool.join(format!("in/{NEW_BUILD}.signed")).exists());
+    // From then on the new build serves others.
+    run(&one.config, &merge, 0);
+    let third = fleet.host("three");
+    third.runs("aa", "/usr/sbin/secret");
+    assert!(run(&third.config, &["sync"], 0).contains(NEW_BUILD));
+}
+
+#[test]
+fn the_aggregate_of_another_build_is_withdrawn_denied_and_refused_as_any_other() {
+    let (fleet, one, two) = with_new_build();
+    run(&two.config, &["sync"], 0);
+    let before = fs::read(two.former()).unwrap();
+    // Nonsense in the place of the record, and then of the aggregate: nothing changes, and a merger puts it right.
+    let record = files(&fleet.store().join("v1/names")).pop().unwrap();
+    let good = fs::read(&record).unwrap();
+    for nonsense in [&b"nonsense"[..], &vec![b'x'; 3 << 20], &good[..good.len() - 9]] {
+        fs::write(&record, nonsense).unwrap();
+        assert!(run(&two.config, &["sync"], 5).contains("is refused"));
+        assert_eq!(fs::read(two.former()).unwrap(), before);
+        run(&one.config, &["merge", "--key", &fleet.key()], 0);
+        run(&two.config, &["sync"], 0);
+    }
+    let third = fleet.host("three");
+    third.runs(NEW_BUILD, "/usr/sbin/secret");
+    let is_aggregate = |f: &PathBuf| f.display().to_string().contains("/m/");
+    let aggregate = files(&fleet.store()).into_iter().find(is_aggregate).unwrap();
+    let packed = fs::read(&aggregate).unwrap();
+    fs::write(&aggregate, &packed[..packed.len() / 2]).unwrap();
+    assert!(run(&third.config, &["sync"], 5).contains("damaged"));
+    assert!(!third.former().exists());
+    fs::write(&aggregate, &packed).unwrap();
+    // Another operator's record.
+    let config = fs::read_to_string(&third.config).unwrap();
+    fs::write(&third.config, config.replace(&fleet.public, &Fleet::new().public)).unwrap();
+    assert!(run(&third.config, &["sync"], 5).contains("none of the configured keys"));
+    assert!(!third.former().exists());
+    // The host's comparison of the new build finds harm: it removes it, and the aggregate serves its own build on.
+    let digest = aggregate.file_name().unwrap().to_str().unwrap();
+    let report = format!(
+        r#"{{"version": 1, "builds": [{{"build": "{NEW_BUILD}", "exe": "/x/secret", "inbox": null}}],
+           "votes": [{{"build": "{NEW_BUILD}", "digest": "{digest}", "harm": true, "factor": [0.9, 0.85, 0.95]}}]}}"#
+    );
+    fs::write(two.spool.join("out/host.json"), report).unwrap();
+    assert!(run(&two.config, &["sync"], 0).contains("was removed"));
+    assert!(!two.former().exists());
+    two.runs(BUILD, "/usr/sbin/secret");
+    assert!(run(&two.config, &["sync"], 0).contains("took"));
+    // The operator denies the old build.
+    let fourth = fleet.host("four");
+    fourth.runs(NEW_BUILD, "/usr/sbin/secret");
+    run(&fourth.config, &["sync"], 0);
+    assert!(fourth.former().exists());
+    let policy = fleet.folder.path().join("policy.json");
+    fs::write(&policy, format!(r#"{{"version": 1, "serial": 2, "waves": [100], "deny": ["{BUILD}"]}}"#))
+        .unwrap();
+    run(&one.config, &["policy", "--set", &policy.display().to_string(), "--key", &fleet.key()], 0);
+    assert!(run(&fourth.config, &["sync"], 0).contains("was removed"));
+    assert!(!fourth.former().exists());
 }

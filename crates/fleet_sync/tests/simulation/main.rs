@@ -27,6 +27,9 @@ fn a_new_build_becomes_warm_in_bad_weather_and_hostile_hosts_force_nothing() {
         (0, 0, 0, 0),
         "{out:?}"
     );
+    // A host to which a request failed counts before the next run, and needs no other build's then.
+    assert!(out.former_within(50).is_some_and(|s| s < 60), "{out:?}");
+    assert_eq!((out.wrong_formers, out.newest_is_right), (0, true), "{out:?}");
     assert!(out.within(99).is_some_and(|s| s < 6 * 3600), "{out:?}");
     assert!(out.aggregates >= 2 && out.branches >= 40, "{out:?}");
     assert!(

@@ -1,7 +1,9 @@
 //! A fleet in one process: the real code of hosts and mergers, on a store with weather, in virtual time.
 //!
-//! A new build is deployed on all hosts within half an hour. Each host counts its own load, as its daemon
-//! would (75 s after the start), and runs `sync` every 15 minutes. Two mergers run every 5 minutes, sometimes
+//! A new build is deployed on all hosts within half an hour. Of the build before, one aggregate is in force and
+//! one is in its first wave. Each host runs `sync` every 15 minutes, and 5 s after it started the new build. It
+//! counts its own load, as its daemon would (75 s after the start). Of the hosts that start from the former
+//! build's aggregate, one in two counts: the others fit. Two mergers run every 5 minutes, sometimes
 //! in the same second. A share of the hosts is hostile. These contribute profiles of their own making,
 //! several a day and for other days. They vote against everything, and write nonsense and old heads over the
 //! head.
@@ -11,8 +13,8 @@
 use crate::weather::{Climate, Traffic, Weather};
 use addr::Svma;
 use fleet::{
-    Build, BuildReport, Class, Day, Digest, Head, HostId, HostReport, Key, Keys, Policy, Program, Purpose,
-    Vote,
+    Build, BuildReport, Class, Day, Digest, Head, HostId, HostReport, Key, Keys, Name, Newest, Offer, Policy,
+    Program, Purpose, Slot, Vote,
 };
 use fleet_sync::{Error, Host, Memory, Merger, Remote, SigningKey, Spool, Synced, merge, pack, sync, unpack};
 use object_store::path::Path;
@@ -27,8 +29,11 @@ const EPOCH: u64 = 20_000 * 86_400 + 3600;
 const SYNC: Duration = Duration::from_secs(900);
 const MERGE: Duration = Duration::from_secs(300);
 const DEPLOY: u64 = 1800;
+/// From the start of a server until its daemon has listed it.
+const LISTED: Duration = Duration::from_secs(5);
 /// From the start of a server until its daemon has counted.
 const COUNTED: u64 = 75;
+const EXE: &str = "/usr/sbin/server";
 /// The functions of the program. The last quarter runs on one host in three only.
 const FUNCTIONS: u64 = 40;
 /// The first function that only hostile hosts claim to have.
@@ -68,6 +73,12 @@ pub struct Outcome {
     pub harmed: usize,
     /// Hosts that had it at the end.
     pub still_harmed: usize,
+    /// Seconds from a host's start of the new build to the former build's aggregate in the inbox; honest hosts.
+    pub former_waits: Vec<u64>,
+    /// Times that a host took another aggregate of the former build than the one in force.
+    pub wrong_formers: usize,
+    /// Whether the record of the newest build names the new build at the end.
+    pub newest_is_right: bool,
     pub late_mergers: usize,
     pub refused_by_mergers: usize,
 }
@@ -75,15 +86,28 @@ pub struct Outcome {
 impl Outcome {
     /// Returns the time within which a share of the honest hosts had an aggregate, in seconds.
     pub fn within(&self, percent: usize) -> Option<u64> {
-        let mut all = self.waits.clone();
+        self.share(&self.waits, percent)
+    }
+
+    /// The same for the aggregate of the former build.
+    pub fn former_within(&self, percent: usize) -> Option<u64> {
+        self.share(&self.former_waits, percent)
+    }
+
+    fn share(&self, waits: &[u64], percent: usize) -> Option<u64> {
+        let mut all = waits.to_vec();
         all.sort_unstable();
-        let hosts = all.len() + self.never;
+        let hosts = self.waits.len() + self.never;
         all.get((hosts * percent).div_ceil(100).saturating_sub(1)).copied()
     }
 }
 
 fn program() -> Program {
     Program { build: Build::parse("0123456789abcdef").unwrap(), class: Class::default() }
+}
+
+fn former() -> Program {
+    Program { build: Build::parse("fedcba9876543210").unwrap(), class: Class::default() }
 }
 
 /// A function that takes its first way `n` times and its second `m` times.
@@ -95,12 +119,12 @@ fn function(n: u64, m: u64) -> FunctionProfile {
     FunctionProfile { origin: Origin::Counted, samples, entered, size: 32, blocks, ..Default::default() }
 }
 
-fn profile(functions: impl Iterator<Item = (u64, FunctionProfile)>) -> String {
+fn profile(program: &Program, exe: &str, functions: impl Iterator<Item = (u64, FunctionProfile)>) -> String {
     let functions = functions.map(|(at, f)| (FunctionKey { at: Svma(at * 64), hash: at }, f)).collect();
     let module = ModuleProfile { functions, ..Default::default() };
     let samples = 20_000;
-    Profile { runs: 1, samples, modules: [(program().build, module)].into(), ..Default::default() }
-        .to_string()
+    let modules = [(program.build.clone(), module)].into();
+    Profile { exes: [exe.to_owned()].into(), runs: 1, samples, modules, ..Default::default() }.to_string()
 }
 
 /// Whether the first way of a function is the frequent one on honest hosts.
@@ -109,24 +133,25 @@ fn goes_first(at: u64) -> bool {
 }
 
 /// An honest host's profile: loads differ by up to a factor of ten, branches by some percent.
-fn honest(host: usize, day: u64) -> String {
+fn honest(program: &Program, host: usize, day: u64) -> String {
     let mut dice = Rng(host as u64 * 1000 + day);
     let busy = 1 + dice.below(10);
-    profile((0..FUNCTIONS).filter(|at| *at < FUNCTIONS * 3 / 4 || (host as u64 + at).is_multiple_of(3)).map(
-        |at| {
-            let all = busy * (100_000 / (at + 1) + dice.below(2000));
-            let rare = all * (10 + dice.below(15)) / 100;
-            (at, if goes_first(at) { function(all - rare, rare) } else { function(rare, all - rare) })
-        },
-    ))
+    let there = |at: &u64| *at < FUNCTIONS * 3 / 4 || (host as u64 + at).is_multiple_of(3);
+    let functions = (0..FUNCTIONS).filter(there).map(|at| {
+        let all = busy * (100_000 / (at + 1) + dice.below(2000));
+        let rare = all * (10 + dice.below(15)) / 100;
+        (at, if goes_first(at) { function(all - rare, rare) } else { function(rare, all - rare) })
+    });
+    profile(program, EXE, functions)
 }
 
 /// A hostile host's profile: turns all branches, and brings in functions of its own, with the largest counts.
+/// It says to be of another program.
 fn hostile() -> String {
     let own = (FORGED..FORGED + 20).map(|at| (at, function(1 << 40, 0)));
     let turned = (0..FUNCTIONS)
         .map(|at| (at, if goes_first(at) { function(0, 1 << 40) } else { function(1 << 40, 0) }));
-    profile(turned.chain(own))
+    profile(&program(), "/usr/sbin/forged", turned.chain(own))
 }
 
 /// A host's daemon and its spool folder.
@@ -136,9 +161,20 @@ struct Daemon {
     started: Instant,
     begin: Instant,
     inbox: Option<Digest>,
+    former: Option<Digest>,
+    /// Once it was listed with an aggregate of the former build, a host that this fits does not count.
+    fits_former: bool,
     taken: Arc<Mutex<Vec<Option<u64>>>>,
+    formers: Arc<Mutex<Formers>>,
     harmful: Arc<Mutex<Harmful>>,
     votes: BTreeMap<Digest, bool>,
+}
+
+/// Which hosts had the aggregate of the former build, and when.
+struct Formers {
+    right: Digest,
+    taken: Vec<Option<u64>>,
+    wrong: usize,
 }
 
 #[derive(Default)]
@@ -150,7 +186,7 @@ struct Harmful {
 
 impl Spool for Daemon {
     fn report(&self) -> Result<HostReport, Error> {
-        if Instant::now() < self.started {
+        if Instant::now() < self.started + LISTED {
             return Ok(HostReport::default());
         }
         let build = program().build.to_string();
@@ -161,22 +197,33 @@ impl Spool for Daemon {
             factor: [1.0; 3],
         };
         let builds =
-            vec![BuildReport { build: build.clone(), exe: "/usr/sbin/server".to_owned(), inbox: None }];
+            vec![BuildReport { build: build.clone(), exe: EXE.to_owned(), inbox: None, former: None }];
         Ok(HostReport { builds, votes: self.votes.iter().map(vote).collect(), ..HostReport::default() })
     }
 
     fn profile(&self, _: &Build) -> Result<Option<Vec<u8>>, Error> {
-        let counted = Instant::now() >= self.started + Duration::from_secs(COUNTED);
+        let counted = Instant::now() >= self.started + Duration::from_secs(COUNTED) && !self.fits_former;
         let day = self.begin.elapsed().as_secs() / 86_400;
-        Ok(counted.then(|| if self.is_hostile { hostile() } else { honest(self.host, day) }.into_bytes()))
+        Ok(counted.then(|| {
+            if self.is_hostile { hostile() } else { honest(&program(), self.host, day) }.into_bytes()
+        }))
     }
 
-    fn inbox(&self, _: &Build) -> Result<Option<Digest>, Error> {
-        Ok(self.inbox)
+    fn inbox(&self, _: &Build, slot: Slot) -> Result<Option<Digest>, Error> {
+        Ok(if slot == Slot::Own { self.inbox } else { self.former })
     }
 
-    fn put(&mut self, _: &Build, bytes: &[u8]) -> Result<(), Error> {
+    fn put(&mut self, _: &Build, slot: Slot, bytes: &[u8]) -> Result<(), Error> {
         let digest = Digest::of(fleet::Signed::parse(bytes).unwrap().content);
+        if slot == Slot::Former {
+            self.former = Some(digest);
+            self.fits_former = !self.is_hostile && self.host.is_multiple_of(2);
+            let mut formers = self.formers.lock().unwrap();
+            formers.wrong += usize::from(digest != formers.right);
+            let after = self.started.elapsed().as_secs();
+            formers.taken.get_mut(self.host).unwrap().get_or_insert(after);
+            return Ok(());
+        }
         self.inbox = Some(digest);
         if let Some(at) = self.taken.lock().unwrap().get_mut(self.host) {
             at.get_or_insert(self.started.elapsed().as_secs());
@@ -196,7 +243,11 @@ impl Spool for Daemon {
         Ok(())
     }
 
-    fn remove(&mut self, _: &Build) -> Result<(), Error> {
+    fn remove(&mut self, _: &Build, slot: Slot) -> Result<(), Error> {
+        if slot == Slot::Former {
+            self.former = None;
+            return Ok(());
+        }
         self.inbox = None;
         self.harmful.lock().unwrap().has.remove(&self.host);
         Ok(())
@@ -223,6 +274,8 @@ async fn run(plan: Plan) -> Outcome {
     let keys = Keys::parse(&[key.public()]).unwrap();
     let is_hostile = |host: usize| host % 100 < plan.hostile_percent;
     let taken = Arc::new(Mutex::new(vec![None; plan.hosts]));
+    let right = put_former(&remote, &key).await;
+    let formers = Arc::new(Mutex::new(Formers { right, taken: vec![None; plan.hosts], wrong: 0 }));
     let harmful = Arc::new(Mutex::new(Harmful::default()));
     let mut dice = Rng(plan.seed);
     let mut tasks = Vec::new();
@@ -238,7 +291,10 @@ async fn run(plan: Plan) -> Outcome {
             started,
             begin,
             inbox: None,
+            former: None,
+            fits_former: false,
             taken: taken.clone(),
+            formers: formers.clone(),
             harmful: harmful.clone(),
             votes: BTreeMap::new(),
         };
@@ -255,7 +311,9 @@ async fn run(plan: Plan) -> Outcome {
                 if daemon.is_hostile && Instant::now() >= daemon.started {
                     attack(&remote, own.id, weather.now(), &mut dice, &mut old_head).await;
                 }
-                sleep(SYNC).await;
+                // It runs in its turn, and when its daemon lists another build.
+                let (turn, listed) = (Instant::now() + SYNC, started + LISTED);
+                sleep_until(if Instant::now() < listed { turn.min(listed) } else { turn }).await;
             }
         }));
     }
@@ -289,14 +347,24 @@ async fn run(plan: Plan) -> Outcome {
         task.await.unwrap();
     }
     let bad = harmful.lock().unwrap().digest;
-    let mut out = figures(&plan, &taken.lock().unwrap(), &harmful.lock().unwrap(), *counts.lock().unwrap());
+    let mut out = {
+        let (taken, formers, harmful) =
+            (taken.lock().unwrap(), formers.lock().unwrap(), harmful.lock().unwrap());
+        figures(&plan, &taken, &formers, &harmful, *counts.lock().unwrap())
+    };
     out.traffic = *weather.traffic.lock().unwrap();
     examine(&remote, &keys, bad, &mut out).await;
     out
 }
 
 /// Counts what became of the honest hosts. `counts`: mergers that were late, and objects that they refused.
-fn figures(plan: &Plan, taken: &[Option<u64>], harmful: &Harmful, counts: (usize, usize)) -> Outcome {
+fn figures(
+    plan: &Plan,
+    taken: &[Option<u64>],
+    formers: &Formers,
+    harmful: &Harmful,
+    counts: (usize, usize),
+) -> Outcome {
     let honest = |host: usize| host % 100 >= plan.hostile_percent;
     let waits: Vec<Option<u64>> = (0..plan.hosts).filter(|h| honest(*h)).map(|h| taken[h]).collect();
     Outcome {
@@ -304,10 +372,47 @@ fn figures(plan: &Plan, taken: &[Option<u64>], harmful: &Harmful, counts: (usize
         waits: waits.into_iter().flatten().collect(),
         harmed: harmful.had.iter().filter(|h| honest(**h)).count(),
         still_harmed: harmful.has.iter().filter(|h| honest(**h)).count(),
+        former_waits: (0..plan.hosts).filter(|h| honest(*h)).filter_map(|h| formers.taken[h]).collect(),
+        wrong_formers: formers.wrong,
         late_mergers: counts.0,
         refused_by_mergers: counts.1,
         ..Outcome::default()
     }
+}
+
+/// Writes an object until it is there.
+async fn insist(remote: &Remote, program: &Program, key: &Key, bytes: Vec<u8>) {
+    while remote.replace(program, key, bytes.clone()).await.is_err() {}
+}
+
+/// Puts what mergers have made of the former build into the store: one aggregate in force, which is returned, and
+/// one in its first wave.
+async fn put_former(remote: &Remote, key: &SigningKey) -> Digest {
+    let (program, name) = (former(), Name::of(EXE).unwrap());
+    let mut digests = Vec::new();
+    for host in [1, 2] {
+        let own = honest(&program, host, 0).replace(EXE, &name.to_string());
+        let digest = Digest::of(own.as_bytes());
+        let signed = key.sign(&Purpose::Aggregate(program.clone()), own.as_bytes()).unwrap();
+        insist(remote, &program, &Key::Aggregate(digest), pack(&signed)).await;
+        digests.push(digest);
+    }
+    let offer = Offer { digest: digests[1], wave: 0, since: EPOCH };
+    let head = Head {
+        serial: 9,
+        current: Some(digests[0]),
+        offer: Some(offer),
+        name: Some(name),
+        since: Some(EPOCH - 1),
+        ..Head::default()
+    };
+    let signed = key.sign(&Purpose::Head(program.clone()), head.text().as_bytes()).unwrap();
+    insist(remote, &program, &Key::Current, signed).await;
+    let newest = Newest::next(None, &program, &head, &Policy::default(), EPOCH).unwrap();
+    let purpose = Purpose::Newest(name, program.class.clone());
+    let signed = key.sign(&purpose, newest.text().as_bytes()).unwrap();
+    insist(remote, &program, &Key::Newest(name), signed).await;
+    digests[0]
 }
 
 fn weather_now(begin: Instant) -> impl Fn() -> u64 {
@@ -345,7 +450,7 @@ async fn attack(remote: &Remote, id: HostId, now: u64, dice: &mut Rng, old: &mut
 /// Offers an aggregate that does harm where it is used, as a merger would after a bad day.
 async fn offer_harm(remote: &Remote, key: &SigningKey, harmful: &Mutex<Harmful>, now: &impl Fn() -> u64) {
     let program = program();
-    let text = honest(4242, 9);
+    let text = honest(&program, 4242, 9);
     let digest = Digest::of(text.as_bytes());
     harmful.lock().unwrap().digest = Some(digest);
     let signed = key.sign(&Purpose::Aggregate(program.clone()), text.as_bytes()).unwrap();
@@ -391,7 +496,7 @@ async fn examine(remote: &Remote, keys: &Keys, harmful: Option<Digest>, out: &mu
     };
     let mut sets: HashMap<Digest, Digest> = HashMap::new();
     let mut serials = BTreeSet::new();
-    for listed in all {
+    for listed in all.into_iter().filter(|l| l.program.as_ref() != Some(&former())) {
         match listed.key {
             Key::Contribution { .. } => out.contributions += 1,
             Key::Head(serial) => {
@@ -422,6 +527,11 @@ async fn examine(remote: &Remote, keys: &Keys, harmful: Option<Digest>, out: &mu
         }
     }
     out.wrong_merges += usize::from(serials.last().is_some_and(|last| *last != serials.len() as u64));
+    let name = Name::of(EXE).unwrap();
+    let bytes = read(remote, &Key::Newest(name)).await.unwrap_or_default();
+    let newest = keys.open(&bytes, &Purpose::Newest(name, program.class)).and_then(|c| Newest::parse(c, 0));
+    let forged = read(remote, &Key::Newest(Name::of("/usr/sbin/forged").unwrap())).await;
+    out.newest_is_right = newest.is_ok_and(|n| n.build() == Some(program.build)) && forged.is_none();
 }
 
 fn look_at(aggregate: &Profile, out: &mut Outcome) {

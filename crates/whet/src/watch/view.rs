@@ -220,6 +220,7 @@ mod tests {
             cpu_percent: 12.3,
             hot_share: None,
             factor,
+            started_from: None,
         }
     }
 
