@@ -47,13 +47,15 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
-    /// Compare two runs: the difference of the gains at each point that both have.
-    #[command(after_help = "Example:\n  whet-lab compare lab-runs/before lab-runs/after -o compare.html")]
+    /// Compare runs: throughput and gains at each point that at least two have; of two runs also the difference
+    /// of the gains.
+    #[command(
+        after_help = "Examples:\n  whet-lab compare lab-runs/before lab-runs/after -o compare.html\n  whet-lab compare epyc/run xeon/run graviton/run -o machines.html"
+    )]
     Compare {
-        /// A run's folder.
-        a: PathBuf,
-        /// The folder of another run.
-        b: PathBuf,
+        /// The folders of the runs, from 2 to 26.
+        #[arg(required = true, num_args = 2..=26)]
+        runs: Vec<PathBuf>,
         /// Also write an HTML page to this file.
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,

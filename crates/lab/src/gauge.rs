@@ -98,6 +98,7 @@ impl Reading {
             user: (end.cpu.user - self.cpu.user).max(0.0),
             system: (end.cpu.system - self.cpu.system).max(0.0),
             idle: machine.idle,
+            iowait: Some(machine.iowait),
             steal: machine.steal,
             capacity: machine.capacity,
             events: BTreeMap::new(),

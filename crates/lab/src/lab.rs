@@ -103,7 +103,7 @@ impl Lab {
             }
         }
         let mut taken: Vec<String> = Vec::new();
-        for source in &sources {
+        for (number, source) in sources.iter().enumerate() {
             let mut named = None;
             for place in &places {
                 self.settle(place)?;
@@ -120,7 +120,12 @@ impl Lab {
                         let cpus = &self.placement.server;
                         let places = [run.join("servers"), parent.clone()];
                         let [logs, data] = places.each_ref().map(PathBuf::as_path);
-                        Installation::private(&self.commands, private, &taken, [logs, data], cpus, settings)
+                        let settings = Settings {
+                            more: database.options_of(number),
+                            flush_log: place.flush_log.unwrap_or(settings.flush_log),
+                            ..settings.clone()
+                        };
+                        Installation::private(&self.commands, private, &taken, [logs, data], cpus, &settings)
                     }
                 };
                 let worked = installation.and_then(|installation| {
@@ -194,6 +199,7 @@ impl Lab {
             at: clock::now(),
             server_version: server.version().to_owned(),
             exe: server.exe(),
+            options: server.options().to_vec(),
             placement: self.placement.clone(),
         };
         self.folder.add(step, begin)?;

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             Format::Json => report::summary(&run),
             Format::Human => report::write(&run, output.as_deref()).map(|p| p.display().to_string()),
         })),
-        Command::Compare { a, b, output } => answer(report::compare(&a, &b, output.as_deref())),
+        Command::Compare { runs, output } => answer(report::compare(&runs, output.as_deref())),
         Command::Power { run } => answer(Run::read(&run).map(|run| report::power(&run))),
         Command::Guard { parent, cpus, command } => {
             let e = guard::become_child(parent, &cpus, &command);

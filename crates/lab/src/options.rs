@@ -1,5 +1,6 @@
 //! Options that all scenarios share.
 
+use crate::error::Error;
 use crate::record::Place;
 use crate::server::{Settings, Source, hide};
 use crate::windows::Plan;
@@ -72,9 +73,16 @@ pub struct Database {
     /// The port of private servers at 127.0.0.1, instead of a Unix socket.
     #[arg(long)]
     pub port: Option<u16>,
-    /// An option for private servers, such as --server-option=--innodb-log-file-size=1G.
-    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    /// An option for private servers, such as --server-option=--innodb-log-file-size=1G. For one server alone:
+    /// its number among all servers and a colon before it, such as --server-option=2:--ignore-builtin-innodb.
+    /// Servers have numbers in the order in which they are measured: by name, by program, running ones.
+    #[arg(long, value_name = "[N:]OPTION", allow_hyphen_values = true)]
     pub server_option: Vec<String>,
+    /// The values of innodb_flush_log_at_trx_commit for private servers; each is measured. 1 flushes each commit to
+    /// the disk, 2 writes it to the system, 0 does neither (default: 2 for loads that write, otherwise 0).
+    #[arg(long, value_delimiter = ',', value_name = "0,1,2", value_parser = clap::value_parser!(u8).range(0..=2))]
+    #[serde(default)]
+    pub flush_log: Vec<u8>,
     /// The buffer pool of private servers in MiB (default: an eighth of the memory).
     #[arg(long, value_name = "MIB")]
     pub buffer_pool: Option<u64>,
@@ -89,8 +97,9 @@ pub struct Database {
 impl Common {
     /// Returns the CPUs that are compared, as places.
     pub fn places(&self) -> Vec<Place> {
-        let of =
-            |smt| each(&self.sockets).into_iter().map(move |sockets| Place { storage: None, smt, sockets });
+        let of = |smt| {
+            each(&self.sockets).into_iter().map(move |sockets| Place { smt, sockets, ..Place::default() })
+        };
         each(&self.smt).into_iter().flat_map(of).collect()
     }
 
@@ -131,11 +140,14 @@ impl Database {
     pub fn places(&self) -> Vec<Place> {
         let storages: Vec<Option<String>> =
             each(&self.datadir).into_iter().map(|d| d.map(|d| d.display().to_string())).collect();
-        let on = |storage: &Option<String>| {
-            let storage = storage.clone();
-            self.common.places().into_iter().map(move |p| Place { storage: storage.clone(), ..p })
-        };
-        storages.iter().flat_map(on).collect()
+        let mut all = Vec::new();
+        for storage in &storages {
+            for flush_log in each(&self.flush_log) {
+                let here = |p| Place { storage: storage.clone(), flush_log, ..p };
+                all.extend(self.common.places().into_iter().map(here));
+            }
+        }
+        all
     }
 
     /// Returns how many times each point is measured: servers times places.
@@ -143,15 +155,46 @@ impl Database {
         self.sources().len() * self.places().len()
     }
 
-    /// Returns the settings of private servers. `connections` is what the load needs.
+    /// Checks the options that only private servers can have.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if an option is for a server that is not there or runs already.
+    pub fn check(&self) -> Result<(), Error> {
+        let sources = self.sources();
+        if !self.flush_log.is_empty() && !self.dsn.is_empty() {
+            return Err(Error::Usage("--flush-log is not for running servers (--dsn)".to_owned()));
+        }
+        for option in &self.server_option {
+            let (Some(number), _) = numbered(option) else { continue };
+            let why = match number.checked_sub(1).and_then(|n| sources.get(n)) {
+                Some(Source::Running(_)) => "that server runs already".to_owned(),
+                Some(_) => continue,
+                None => format!("the servers have the numbers 1 to {}", sources.len()),
+            };
+            return Err(Error::Usage(format!("--server-option {option}: {why}")));
+        }
+        Ok(())
+    }
+
+    /// Returns the options of one server, in order. `at` is its place in [`Self::sources`].
+    pub fn options_of(&self, at: usize) -> Vec<String> {
+        let mine = |option: &String| match numbered(option) {
+            (Some(number), option) => (number == at + 1).then(|| option.to_owned()),
+            (None, option) => Some(option.to_owned()),
+        };
+        self.server_option.iter().filter_map(mine).collect()
+    }
+
+    /// Returns the settings of private servers. `connections` is what the load needs. The options of a server
+    /// are those of [`Self::options_of`].
     pub fn settings(&self, memory_mib: u64, connections: usize, writes: bool) -> Settings {
         Settings {
             buffer_pool_mib: self.buffer_pool_mib(memory_mib),
             // The lab's own sessions come on top.
             connections: connections + 20,
             port: self.port,
-            more: self.server_option.clone(),
-            writes,
+            more: Vec::new(),
+            flush_log: if writes { 2 } else { 0 },
         }
     }
 
@@ -171,6 +214,12 @@ impl Database {
 /// Returns each value, or `None` once if there is none.
 fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
     if values.is_empty() { vec![None] } else { values.iter().cloned().map(Some).collect() }
+}
+
+/// Returns the number of the server that an option is for, and the option itself.
+fn numbered(option: &str) -> (Option<usize>, &str) {
+    let parts = option.split_once(':').and_then(|(number, rest)| Some((number.parse().ok()?, rest)));
+    parts.map_or((None, option), |(number, rest)| (Some(number), rest))
 }
 
 /// Parses `on` or `off`.
@@ -204,5 +253,60 @@ pub fn some(s: &str) -> Result<usize, String> {
     match s.parse() {
         Ok(n) if (1..=100_000).contains(&n) => Ok(n),
         _ => Err(format!("{s:?} is no number from 1 to 100000")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        database: Database,
+    }
+
+    fn database(words: &[&str]) -> Database {
+        Line::parse_from([&["lab"], words].concat()).database
+    }
+
+    #[test]
+    fn options_of_one_server_and_of_all() {
+        let two = database(&[
+            "--server-binary=/a",
+            "--server=mariadb",
+            "--server-option=--x=1:2",
+            "--server-option=2:--y",
+            "--server-option=1:--z=3:4",
+        ]);
+        assert!(two.check().is_ok());
+        assert_eq!(two.sources()[0], Source::Named("mariadb".to_owned()));
+        assert_eq!(
+            (two.options_of(0), two.options_of(1)),
+            (vec!["--x=1:2".to_owned(), "--z=3:4".to_owned()], vec!["--x=1:2".to_owned(), "--y".to_owned()])
+        );
+        for (words, why) in [
+            (&["--server-option=2:--x"][..], "the numbers 1 to 1"),
+            (&["--server-option=0:--x"], "the numbers 1 to 1"),
+            (&["--dsn=mysql://h", "--server-option=1:--x"], "runs already"),
+            (&["--dsn=mysql://h", "--flush-log=1"], "not for running servers"),
+        ] {
+            let e = database(words).check().unwrap_err().to_string();
+            assert!(e.contains(why), "{e}");
+        }
+    }
+
+    #[test]
+    fn each_value_of_flush_log_is_a_place() {
+        let flush = |words: &[&str]| -> Vec<_> {
+            database(words).places().into_iter().map(|p| (p.storage, p.flush_log)).collect()
+        };
+        assert_eq!(flush(&[]), [(None, None)]);
+        let (a, b) = (Some("/a".to_owned()), Some("/b".to_owned()));
+        assert_eq!(
+            flush(&["--flush-log=1,2", "--datadir=/a", "--datadir=/b"]),
+            [(a.clone(), Some(1)), (a, Some(2)), (b.clone(), Some(1)), (b, Some(2))]
+        );
     }
 }

@@ -5,8 +5,10 @@ use std::fs;
 /// CPU time of the whole machine, in seconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTimes {
-    /// CPUs were idle. Waiting for a disk counts as idle.
+    /// CPUs were idle, whether a disk request was outstanding or not.
     pub idle: f64,
+    /// The part of `idle` in which a disk request was outstanding.
+    pub iowait: f64,
     /// The hypervisor ran other guests.
     pub steal: f64,
     /// All CPU time.
@@ -18,6 +20,7 @@ impl CpuTimes {
     pub fn since(&self, before: &Self) -> Self {
         Self {
             idle: (self.idle - before.idle).max(0.0),
+            iowait: (self.iowait - before.iowait).max(0.0),
             steal: (self.steal - before.steal).max(0.0),
             capacity: (self.capacity - before.capacity).max(0.0),
         }
@@ -47,7 +50,7 @@ fn parse_cpu_times(stat: &str, hertz: f64) -> CpuTimes {
         .map(|t| t / hertz)
         .collect();
     let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0);
-    CpuTimes { idle: at(3) + at(4), steal: at(7), capacity: ticks.iter().sum() }
+    CpuTimes { idle: at(3) + at(4), iowait: at(4), steal: at(7), capacity: ticks.iter().sum() }
 }
 
 /// Returns the CPU seconds of a process: exact, as the sum over its threads' schedstat. Threads that have
@@ -122,9 +125,8 @@ mod tests {
     #[test]
     fn guest_time_is_not_counted_twice() {
         let t = parse_cpu_times("cpu  100 0 50 800 50 0 0 25 100 0\ncpu0 1 2 3\n", 100.0);
-        assert!(
-            (t.idle - 8.5).abs() < 1e-9 && (t.steal - 0.25).abs() < 1e-9 && (t.capacity - 10.25).abs() < 1e-9
-        );
+        let found = [t.idle, t.iowait, t.steal, t.capacity];
+        assert!(found.iter().zip([8.5, 0.5, 0.25, 10.25]).all(|(a, b)| (a - b).abs() < 1e-9), "{t:?}");
     }
 
     #[test]

@@ -208,7 +208,7 @@ fn options(spec: Spec, dir: &Path, socket: &Path, log: &Path, settings: &Setting
             "--loose-innodb-redo-log-capacity=512M",
             "--loose-mysqlx=OFF",
         ])
-        .arg(format!("--innodb-flush-log-at-trx-commit={}", if settings.writes { 2 } else { 0 }))
+        .arg(format!("--innodb-flush-log-at-trx-commit={}", settings.flush_log))
         // The data is thrown away, so a shutdown need not write it out.
         .arg("--innodb-fast-shutdown=2")
         .args(as_root());

@@ -76,6 +76,9 @@ pub struct Place {
     /// How many sockets the server uses, if their number is varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<usize>,
+    /// `innodb_flush_log_at_trx_commit`, if it is varied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flush_log: Option<u8>,
 }
 
 impl Place {
@@ -84,7 +87,8 @@ impl Place {
         let storage = self.storage.as_ref().map(|s| format!("on {s}"));
         let smt = self.smt.map(|on| if on { "SMT on" } else { "SMT off" }.to_owned());
         let sockets = self.sockets.map(|n| format!("{n} socket{}", if n == 1 { "" } else { "s" }));
-        [storage, smt, sockets].into_iter().flatten().collect()
+        let flush_log = self.flush_log.map(|n| format!("flush_log_at_trx_commit={n}"));
+        [storage, smt, sockets, flush_log].into_iter().flatten().collect()
     }
 }
 
@@ -138,6 +142,9 @@ pub enum Event {
         server_version: String,
         /// The path of the server's program.
         exe: String,
+        /// The options that the user or the scenario gives this server.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        options: Vec<String>,
         /// The CPUs of server and clients.
         #[serde(default)]
         placement: Placement,
@@ -226,8 +233,11 @@ pub struct Window {
     pub user: f64,
     /// Its system CPU seconds, likewise.
     pub system: f64,
-    /// CPU seconds in which CPUs of the machine were idle.
+    /// CPU seconds in which CPUs of the machine were idle, whether a disk request was outstanding or not.
     pub idle: f64,
+    /// The part of `idle` in which a disk request was outstanding. `None` in older runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iowait: Option<f64>,
     /// CPU seconds that the hypervisor gave to other guests.
     pub steal: f64,
     /// All CPU seconds of the machine: CPUs times time.
@@ -255,8 +265,11 @@ pub struct Second {
     pub response_ms: f64,
     /// 95th percentile of the response times, ms.
     pub p95_ms: f64,
-    /// Share of the machine's CPU time that was idle.
+    /// Share of the machine's CPU time that was idle, whether a disk request was outstanding or not.
     pub idle: f64,
+    /// The part of `idle` in which a disk request was outstanding. `None` in older runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iowait: Option<f64>,
     /// CPUs that the server used.
     pub cpus: f64,
     /// Pages that the server wrote from its buffer pool.
@@ -296,9 +309,10 @@ mod tests {
 
     #[test]
     fn a_step_names_its_place() {
-        let place = Place { storage: Some("/d".into()), smt: Some(false), sockets: Some(1) };
+        let place =
+            Place { storage: Some("/d".into()), smt: Some(false), sockets: Some(1), flush_log: Some(2) };
         let step = Step::of("s", "l", &place, 2);
-        assert_eq!(step.to_string(), "s l on /d, SMT off, 1 socket, 2 threads");
+        assert_eq!(step.to_string(), "s l on /d, SMT off, 1 socket, flush_log_at_trx_commit=2, 2 threads");
         let text = serde_json::to_string(&step).unwrap();
         assert_eq!(serde_json::from_str::<Step>(&text).unwrap(), step);
         assert_eq!(Step::of("s", "l", &Place::default(), 1).to_string(), "s l, 1 thread");

@@ -48,8 +48,8 @@ pub struct Settings {
     pub port: Option<u16>,
     /// More options for the command line.
     pub more: Vec<String>,
-    /// Whether each commit is written (not flushed) to the disk, as loads that write need it.
-    pub writes: bool,
+    /// `innodb_flush_log_at_trx_commit`.
+    pub flush_log: u8,
 }
 
 /// An installation of a server. Its data is created once, and used by several server processes in turn.
@@ -88,6 +88,8 @@ pub struct Server {
     pub pid: Option<i32>,
     /// The result of `SELECT VERSION()`, with the storage engine where that is XtraDB.
     pub version: String,
+    /// The options that the user gave it.
+    pub options: Vec<String>,
     log: Option<PathBuf>,
     process: Option<Running>,
 }
@@ -177,6 +179,7 @@ impl Installation {
                     address: address.clone(),
                     pid,
                     version,
+                    options: Vec::new(),
                     log: None,
                     process: None,
                 })
@@ -203,6 +206,7 @@ impl Installation {
                     address,
                     pid,
                     version: String::new(),
+                    options: settings.more.clone(),
                     log: Some(log.clone()),
                     process: Some(process),
                 };

@@ -8,6 +8,7 @@ use crate::folder::{Folder, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::machine::{Machine, Placement, Topology};
+use crate::options::Database;
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -81,6 +82,7 @@ fn create(
         recipe.locate()?;
     }
     let database = scenario.database();
+    database.map_or(Ok(()), Database::check)?;
     let sysbench = database.filter(|_| scenario.needs_sysbench());
     let sysbench = sysbench.map(|d| Sysbench::locate(d.sysbench.as_deref())).transpose()?;
     fs::create_dir_all(path).map_err(Error::file(path))?;

@@ -17,6 +17,9 @@ pub trait Target: std::fmt::Debug {
     /// Returns the version that it reports.
     fn version(&self) -> &str;
 
+    /// Returns the options that the user or the scenario gave it.
+    fn options(&self) -> &[String];
+
     /// Opens a session whose counters show the server's work. `None` if the load itself counts.
     ///
     /// # Errors
@@ -41,6 +44,10 @@ impl Target for Server {
 
     fn version(&self) -> &str {
         &self.version
+    }
+
+    fn options(&self) -> &[String] {
+        &self.options
     }
 
     fn counters(&self) -> Result<Option<Db>, Error> {

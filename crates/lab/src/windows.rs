@@ -230,6 +230,7 @@ impl<'a> Measuring<'a> {
         let flushed = self.gauge.flushed()?;
         let pages = flushed.saturating_sub(self.flushed.replace(flushed).unwrap_or(flushed));
         let w = from.until(to, pair, side, None);
+        let share = |seconds: f64| if w.capacity > 0.0 { seconds / w.capacity } else { 0.0 };
         let second = Second {
             at: (to.at - self.begin).as_secs_f64(),
             pair,
@@ -237,7 +238,8 @@ impl<'a> Measuring<'a> {
             tps: figures.tps,
             response_ms: figures.response_ms,
             p95_ms: figures.p95_ms,
-            idle: if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 },
+            idle: share(w.idle),
+            iowait: w.iowait.map(share),
             cpus: w.cpu / w.seconds.max(1e-6),
             flushed: pages,
         };

@@ -84,10 +84,15 @@ pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [V
 
 /// Draws bars of both sides from zero, with their intervals. The side without clones comes first, as it was
 /// first in time.
-pub(super) fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) -> Estimate) -> Vec<Value> {
+fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) -> Estimate) -> Vec<Value> {
+    let of = |side: Side| points.iter().map(|p| p.sides.get(&side).map(get)).collect();
+    bars_of(Side::BOTH.map(of), names)
+}
+
+/// As [`bars`], for the estimates of each side.
+pub(super) fn bars_of(sides: [Vec<Option<Estimate>>; 2], names: [&str; 2]) -> Vec<Value> {
     let mut series = Vec::new();
-    for (at, ((side, name), look)) in Side::BOTH.into_iter().zip(names).zip(LOOKS).rev().enumerate() {
-        let all: Vec<Option<Estimate>> = points.iter().map(|p| p.sides.get(&side).map(get)).collect();
+    for (at, ((all, name), look)) in sides.into_iter().zip(names).zip(LOOKS).rev().enumerate() {
         series.push(json!({ "type": "bar", "name": name, "color": look.colour, "barMaxWidth": WIDEST, "data": middles(&all) }));
         series.push(
             json!({ "type": "interval", "name": name, "color": "--ink", "bar": [at, 2, WIDEST], "data": ends(&all) }),
@@ -289,14 +294,19 @@ pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
 /// Draws the figures of each second over time.
 pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let mut charts = Vec::new();
-    let kinds: [(&str, &str, OfSecond); 4] = [
+    let kinds: [(&str, &str, OfSecond); 5] = [
         ("transactions per second", "transactions/s", |s| s.tps),
         ("response time, 95th percentile", "ms", |s| s.p95_ms),
         ("CPU use of the server", "CPUs", |s| s.cpus),
-        ("idle CPU of the machine", "%", |s| s.idle * 100.0),
+        ("idle CPU of the machine", "%", |s| (s.idle - s.iowait.unwrap_or(0.0)) * 100.0),
+        ("CPU waiting for a disk", "%", |s| s.iowait.unwrap_or(0.0) * 100.0),
     ];
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
         for (title, unit, get) in kinds {
+            // On a memory disk, and in older runs, nothing waits.
+            if p.seconds.iter().all(|s| get(s) == 0.0) {
+                continue;
+            }
             let mut series = Vec::new();
             for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
                 // The line has a gap at each block of the other side.

@@ -1,27 +1,84 @@
-//! The comparison of two runs.
+//! The comparison of runs.
 
+use super::across::{self, Column};
+use super::charts::{Chart, two_runs};
 use super::figures::Point;
 use super::headline::headline;
 use super::page::{Page, control, names, points, put, render};
 use super::tables::{Table, ratio};
-use crate::control::Control;
 use crate::error::Error;
 use crate::folder::Run;
 use crate::stats::{self, Estimate};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Returns a table of all points that both runs have. With `output`, it is written as a page as well.
+/// Returns tables of all points that at least two runs have: absolute figures and, of two runs, the difference
+/// of their gains. With `output`, they are written as a page as well.
 ///
 /// # Errors
 /// [`Error::NoRun`] if a run cannot be read; [`Error::Usage`] if the runs have no point in common;
 /// [`Error::File`] if the page cannot be written.
-pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Error> {
-    let runs = [Run::read(a)?, Run::read(b)?];
-    let [of_a, of_b] = [points(&runs[0]), points(&runs[1])];
-    // Servers may differ, since this also serves to compare servers. A point without a counterpart of the
-    // same server and place is compared with a point of another server.
-    let pairs: Vec<(&Point, &Point)> = of_a
-        .iter()
+pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error> {
+    let runs = paths.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let columns: Vec<Column> = ('A'..='Z').zip(&runs).map(|(letter, run)| column(letter, run)).collect();
+    let unit = runs.first().map_or("", |run| run.head.scenario.unit());
+    let both = match columns.as_slice() {
+        [a, b] => Some(pairs(&a.points, &b.points)).filter(|pairs| !pairs.is_empty()),
+        _ => None,
+    };
+    let seed = runs.first().map_or(0, |run| run.head.seed);
+    let gains = both.as_ref().map(|pairs| gains(pairs, seed));
+    let tables: Vec<Table> = gains.into_iter().chain(across::table(&columns, unit)).collect();
+    if tables.is_empty() {
+        let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+        return Err(Error::Usage(format!("{} have no point in common", names.join(" and "))));
+    }
+    let folders = columns.iter().zip(&runs);
+    let folders: String = folders.map(|(c, r)| format!("{}: {}\n", c.letter, r.path.display())).collect();
+    let text = format!("{folders}{}", tables.iter().map(plain).collect::<Vec<_>>().join("\n\n"));
+    if let Some(path) = output {
+        let mut charts = across::charts(&columns, unit);
+        charts.extend(both.map(|pairs| chart(&pairs)));
+        let of_all = |words: &dyn Fn(&Column, &Run) -> String| {
+            let all = columns.iter().zip(&runs).map(|(c, r)| format!("{}: {}", c.letter, words(c, r)));
+            all.collect::<Vec<_>>().join(" ")
+        };
+        let controls = columns.iter().zip(&runs).map(|(c, r)| control(&r.head, &c.points));
+        let page = Page {
+            control: of_all(&|c, r| control(&r.head, &c.points).words()),
+            unfit: !controls.into_iter().all(|c| c.may_publish()),
+            title: "whet-lab compare".to_owned(),
+            lead: of_all(&|c, r| headline(&c.points, r.head.scenario.unit(), c.names)),
+            facts: columns.iter().zip(&runs).map(|(c, r)| fact(c, r)).collect(),
+            findings: Vec::new(),
+            broken: Vec::new(),
+            unsteady: Vec::new(),
+            charts,
+            tables,
+            method: vec!["Ratios of medians of paired ratios, each side resampled by itself.".to_owned()],
+            figures: "[]".to_owned(),
+        };
+        put(path, &render(&page)?)?;
+    }
+    Ok(text)
+}
+
+fn column(letter: char, run: &Run) -> Column {
+    let machine = &run.head.machine;
+    let machine =
+        format!("{}, {} CPU{}", machine.cpu, machine.cpus, if machine.cpus == 1 { "" } else { "s" });
+    Column { letter, machine, points: points(run), names: names(&run.head) }
+}
+
+fn fact(column: &Column, run: &Run) -> (String, String) {
+    let words = format!("{}: {}, {}", run.path.display(), run.head.begun, column.machine);
+    (column.letter.to_string(), words)
+}
+
+/// Returns the points that two runs have in common. Servers may differ, since this also serves to compare
+/// servers: a point without a counterpart of the same server and place is compared with a point of another
+/// server.
+fn pairs<'a>(of_a: &'a [Point], of_b: &'a [Point]) -> Vec<(&'a Point, &'a Point)> {
+    of_a.iter()
         .filter_map(|p| {
             let like = |q: &&Point| {
                 (&q.step.load, q.step.threads, q.step.cpus) == (&p.step.load, p.step.threads, p.step.cpus)
@@ -32,11 +89,11 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
                 .find(|q| q.step.server == p.step.server && q.step.place == p.step.place);
             Some((p, same.or_else(|| of_b.iter().find(like))?))
         })
-        .collect();
-    if pairs.is_empty() {
-        return Err(Error::Usage(format!("{} and {} have no point in common", a.display(), b.display())));
-    }
-    let seed = runs[0].head.seed;
+        .collect()
+}
+
+/// Tables the gains of two runs.
+fn gains(pairs: &[(&Point, &Point)], seed: u64) -> Table {
     let rows: Vec<Vec<String>> = pairs
         .iter()
         .map(|(p, q)| {
@@ -64,55 +121,27 @@ pub fn compare(a: &Path, b: &Path, output: Option<&Path>) -> Result<String, Erro
         "throughput gain, B",
         "B over A",
     ];
-    let table = Table {
+    Table {
         title: "Gains of both runs".to_owned(),
         note: "A star marks a difference whose 95% interval does not hold 1.".to_owned(),
         columns: columns.map(str::to_owned).to_vec(),
         rows,
-    };
-    let text = plain(&table, a, b);
-    if let Some(path) = output {
-        let controls = [control(&runs[0].head, &of_a), control(&runs[1].head, &of_b)];
-        let page = Page {
-            control: format!("A: {} B: {}", controls[0].words(), controls[1].words()),
-            unfit: !controls.iter().all(Control::may_publish),
-            title: "whet-lab compare".to_owned(),
-            lead: format!(
-                "A: {} B: {}",
-                headline(&of_a, runs[0].head.scenario.unit(), names(&runs[0].head)),
-                headline(&of_b, runs[1].head.scenario.unit(), names(&runs[1].head))
-            ),
-            facts: [("A", &runs[0]), ("B", &runs[1])]
-                .map(|(n, r)| {
-                    (n.to_owned(), format!("{}: {}, {}", r.path.display(), r.head.begun, r.head.machine.cpu))
-                })
-                .to_vec(),
-            findings: Vec::new(),
-            broken: Vec::new(),
-            unsteady: Vec::new(),
-            charts: chart(&pairs),
-            tables: vec![table],
-            method: vec!["Ratios of medians of paired ratios, each side resampled by itself.".to_owned()],
-            figures: "[]".to_owned(),
-        };
-        put(path, &render(&page)?)?;
     }
-    Ok(text)
 }
 
 fn significance(e: Option<Estimate>) -> &'static str {
     if e.is_some_and(|e| e.low > 1.0 || e.high < 1.0) { " *" } else { "" }
 }
 
-fn chart(pairs: &[(&Point, &Point)]) -> Vec<super::charts::Chart> {
+fn chart(pairs: &[(&Point, &Point)]) -> Chart {
     let words: Vec<String> = pairs.iter().map(|(p, _)| p.step.to_string()).collect();
     let a: Vec<_> = pairs.iter().map(|(p, _)| p.cpu_per_query.or(p.throughput)).collect();
     let b: Vec<_> = pairs.iter().map(|(_, q)| q.cpu_per_query.or(q.throughput)).collect();
-    vec![super::charts::two_runs(&words, &a, &b)]
+    two_runs(&words, &a, &b)
 }
 
 /// Formats a table for terminals.
-fn plain(table: &Table, a: &Path, b: &Path) -> String {
+fn plain(table: &Table) -> String {
     let width = |i: usize| {
         let cells = table.rows.iter().filter_map(|r| r.get(i)).chain(table.columns.get(i));
         cells.map(|c| c.chars().count()).max().unwrap_or(0)
@@ -122,7 +151,7 @@ fn plain(table: &Table, a: &Path, b: &Path) -> String {
         let padded: Vec<String> = cells.iter().zip(&widths).map(|(c, w)| format!("{c:<w$}")).collect();
         padded.join("  ").trim_end().to_owned()
     };
-    let mut text = format!("A: {}\nB: {}\n{}\n", a.display(), b.display(), line(&table.columns));
+    let mut text = format!("{}\n{}\n", table.title, line(&table.columns));
     for row in &table.rows {
         text.push_str(&line(row));
         text.push('\n');

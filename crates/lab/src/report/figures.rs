@@ -23,6 +23,8 @@ pub struct Point {
     pub broken: Option<String>,
     /// The result of `SELECT VERSION()`.
     pub server_version: String,
+    /// The options that the user or the scenario gave the server.
+    pub options: Vec<String>,
     /// The CPUs of server and clients, where recorded.
     pub placement: Option<Placement>,
     /// The figures of each side.
@@ -90,8 +92,10 @@ pub struct SideFigures {
     pub cpu_us: f64,
     /// CPUs that the server used.
     pub cpus: Estimate,
-    /// Median share of the machine's CPU time that was idle.
+    /// Median share of the machine's CPU time that was idle, whether a disk request was outstanding or not.
     pub idle: f64,
+    /// Median share in which CPUs were idle and a disk request was outstanding, where recorded.
+    pub iowait: Option<f64>,
     /// Queries in all windows.
     pub queries: f64,
     /// Hardware events summed over all windows.
@@ -111,6 +115,7 @@ impl Point {
             whole: measured.whole,
             broken: None,
             server_version: String::new(),
+            options: Vec::new(),
             placement: None,
             sides: BTreeMap::new(),
             throughput: None,
@@ -137,8 +142,9 @@ impl Point {
         let (mut windows, mut controls) = (Vec::new(), Vec::new());
         for event in &measured.events {
             match event {
-                Event::Begin { server_version, placement, .. } => {
+                Event::Begin { server_version, placement, options, .. } => {
                     point.server_version.clone_from(server_version);
+                    point.options.clone_from(options);
                     point.placement = Some(placement.clone()).filter(|p| !p.server.is_empty());
                 }
                 Event::WarmUp { steady, .. } => point.steady = Some(*steady),
@@ -204,6 +210,7 @@ impl Point {
 impl SideFigures {
     fn of(windows: &[&Window], seed: u64) -> Option<Self> {
         let all = |f: fn(&Window) -> f64| windows.iter().map(|w| f(w)).collect::<Vec<f64>>();
+        let waits: Vec<f64> = windows.iter().filter_map(|w| Some(share(w.iowait?, w))).collect();
         let mut events = Counts::new();
         for (name, count) in windows.iter().flat_map(|w| &w.events) {
             *events.entry(name.clone()).or_default() += count;
@@ -212,7 +219,8 @@ impl SideFigures {
             rate: stats::bootstrap_median(&all(rate), seed)?,
             cpu_us: stats::median(&all(cost))? * 1e6,
             cpus: stats::bootstrap_median(&all(cpus), seed)?,
-            idle: stats::median(&all(|w| if w.capacity > 0.0 { w.idle / w.capacity } else { 0.0 }))?,
+            idle: stats::median(&all(|w| share(w.idle, w)))?,
+            iowait: stats::median(&waits),
             queries: all(count).iter().sum(),
             events,
             counted: windows.iter().filter_map(|w| w.counted).reduce(f64::min),
@@ -262,6 +270,11 @@ fn count(w: &Window) -> f64 {
     w.queries as f64
 }
 
+/// Returns CPU seconds as a share of all CPU seconds of the machine.
+fn share(seconds: f64, w: &Window) -> f64 {
+    if w.capacity > 0.0 { seconds / w.capacity } else { 0.0 }
+}
+
 fn rate(w: &Window) -> f64 {
     count(w) / w.seconds
 }
@@ -290,6 +303,7 @@ mod tests {
             user: cpu / 2.0,
             system: cpu / 2.0,
             idle: 0.5,
+            iowait: Some(0.1),
             steal: 0.0,
             capacity: 2.0,
             events: BTreeMap::new(),
@@ -347,6 +361,7 @@ mod tests {
             response_ms: 1.0,
             p95_ms: 1.0,
             idle: 0.0,
+            iowait: None,
             cpus: 1.0,
             flushed,
         };

@@ -1,6 +1,7 @@
 //! From raw data to a page: figures, charts, and one HTML file that contains them all. Nothing is measured
 //! here.
 
+mod across;
 mod charts;
 mod compare;
 mod events;

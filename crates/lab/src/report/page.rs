@@ -202,6 +202,12 @@ fn inert(json: &str) -> String {
     json.replace('<', "\\u003c")
 }
 
+/// Describes the server of a point.
+fn server(p: &Point) -> String {
+    let options = if p.options.is_empty() { String::new() } else { format!(", {}", p.options.join(" ")) };
+    format!("{}: {}{options}", p.step.server, p.server_version)
+}
+
 fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
     let machine = &head.machine;
@@ -211,10 +217,8 @@ fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let caches: Vec<String> = machine.caches.iter().map(Cache::words).collect();
     let disks: Vec<String> = machine.disks.iter().map(Disk::words).collect();
     let or = |words: String| if words.is_empty() { "not recorded".to_owned() } else { words };
-    let mut servers: Vec<(&str, &str)> =
-        points.iter().map(|p| (p.step.server.as_str(), p.server_version.as_str())).collect();
+    let mut servers: Vec<String> = points.iter().map(server).collect();
     servers.dedup();
-    let servers: Vec<String> = servers.iter().map(|(name, version)| format!("{name}: {version}")).collect();
     [
         ("Servers", servers.join("; ")),
         ("Machine", format!("{cpu} ({}), {cpus} CPUs, {} GiB", machine.identity.words(), memory_mib / 1024)),

@@ -92,6 +92,7 @@ mod tests {
                     user: 1.0,
                     system: 0.0,
                     idle: 0.0,
+                    iowait: None,
                     steal: 0.0,
                     capacity: 2.0,
                     events: BTreeMap::new(),

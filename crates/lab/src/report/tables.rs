@@ -112,13 +112,18 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
 pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
-        let kinds: [(&str, super::charts::OfSecond); 5] = [
+        let mut kinds: Vec<(&str, super::charts::OfSecond)> = vec![
             ("transactions/s", |s| s.tps),
             ("response, ms", |s| s.response_ms),
             ("95th percentile, ms", |s| s.p95_ms),
-            ("idle CPU, %", |s| s.idle * 100.0),
             ("server CPUs", |s| s.cpus),
         ];
+        if p.seconds.iter().any(|s| s.iowait.is_some()) {
+            kinds.push(("idle CPU, %", |s| (s.idle - s.iowait.unwrap_or(0.0)) * 100.0));
+            kinds.push(("CPU waiting for a disk, %", |s| s.iowait.unwrap_or(0.0) * 100.0));
+        } else {
+            kinds.push(("CPU idle or waiting for a disk, %", |s| s.idle * 100.0));
+        }
         for (kind, get) in kinds {
             for (side, name) in [Side::Without, Side::With].into_iter().zip([names[1], names[0]]) {
                 let values: Vec<f64> = p.seconds.iter().filter(|s| s.side == side).map(get).collect();

@@ -40,10 +40,10 @@ pub struct Pgbench {
     #[serde(default)]
     pub server_option: Vec<String>,
     /// The number of pairs of windows in a step.
-    #[arg(long, default_value_t = 40, value_parser = some)]
+    #[arg(long, default_value_t = 32, value_parser = some)]
     pub pairs: usize,
     /// The length of a window. Seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.5, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     pub window: f64,
     /// The wait between the change of sides and the window. Seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.1, value_parser = seconds)]

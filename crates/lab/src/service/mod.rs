@@ -34,6 +34,7 @@ pub struct Service {
     /// The path of the program.
     pub program: PathBuf,
     is_family: bool,
+    options: Vec<String>,
     version: String,
     log: PathBuf,
     process: Running,
@@ -85,9 +86,9 @@ impl Service {
         };
         let process = commands.spawn(&spec, out, Stdio::from(file))?;
         let version = version.lines().next().unwrap_or_default().to_owned();
-        let is_family = recipe.is_family;
+        let (is_family, options) = (recipe.is_family, more.to_vec());
         let mut service =
-            Self { name, socket, program, is_family, version, log, process, folder, _short: short };
+            Self { name, socket, program, is_family, options, version, log, process, folder, _short: short };
         if recipe.serves {
             service.wait_until_up(commands)?;
         }
@@ -135,6 +136,10 @@ impl Target for Service {
 
     fn version(&self) -> &str {
         &self.version
+    }
+
+    fn options(&self) -> &[String] {
+        &self.options
     }
 
     fn counters(&self) -> Result<Option<Db>, Error> {

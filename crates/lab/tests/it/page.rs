@@ -316,3 +316,49 @@ fn two_runs_are_compared_point_by_point() {
     let (code, _, err) = run(lab().arg("compare").arg(&a).arg(&c));
     assert_eq!((code, err.contains("no point in common")), (Some(2), true), "{err}");
 }
+
+/// Three machines: their absolute throughput is in one chart and in one table.
+#[test]
+fn machines_are_compared_by_their_absolute_throughput() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = [("EPYC", 1, 11), ("Xeon", 2, 12), ("Graviton", 3, 13)];
+    let folders = runs.map(|(cpu, ..)| dir.path().join(cpu));
+    for ((cpu, times, alone), folder) in runs.iter().zip(&folders) {
+        let mut rates: Vec<(usize, u64, u64)> =
+            RATES.iter().map(|(threads, with, without)| (*threads, with * times, without * times)).collect();
+        // A point that no other run has.
+        rates.push((*alone, 1200, 1000));
+        made_up(folder, &rates, true);
+        let head = folder.join("run.json");
+        let text = fs::read_to_string(&head).unwrap();
+        fs::write(&head, text.replace("Some <CPU> & more", cpu)).unwrap();
+    }
+    let page = dir.path().join("c.html");
+    let (code, out, err) = run(lab().arg("compare").args(&folders).arg("-o").arg(&page));
+    assert_eq!(code, Some(0), "{err}");
+    let rows: Vec<&str> = out.lines().filter(|l| l.starts_with("oltp_read_only, ")).collect();
+    assert_eq!(rows.len(), 9, "{out}");
+    let row = rows.iter().find(|r| r.contains("2 threads") && r.contains("B: Xeon, 2 CPUs")).unwrap();
+    assert!(row.contains("4,004 (4,00") && row.contains("4,604 (4,60"), "{row}");
+    let Some(browser) = browser() else { return };
+    let (html, _) = dom(browser, &page, 1280, false);
+    assert_eq!(attributes(&html, "data-errors"), [""], "the script failed");
+    let charts = attributes(&html, "data-series");
+    assert_eq!(charts.len(), 1);
+    let series: Vec<Value> = serde_json::from_str(&charts[0]).unwrap();
+    let lines: Vec<(&str, &Value)> = series
+        .iter()
+        .filter(|s| s["type"] == "line")
+        .map(|s| (s["name"].as_str().unwrap(), &s["data"]))
+        .collect();
+    assert_eq!(lines.len(), 6);
+    for expected in [
+        ("A: EPYC, 2 CPUs, without", [1004, 2004, 4004]),
+        ("B: Xeon, 2 CPUs, with whet", [2404, 4604, 8204]),
+        ("C: Graviton, 2 CPUs, without", [3004, 6004, 12004]),
+    ] {
+        assert!(lines.contains(&(expected.0, &serde_json::json!(expected.1))), "{expected:?}: {lines:?}");
+    }
+    let (code, _, err) = run(lab().arg("compare").arg(&folders[0]));
+    assert!(code == Some(2) && err.contains("2 values required"), "{err}");
+}

@@ -54,7 +54,7 @@ fn both_loads_by_threads() {
     }
 }
 
-/// whet rebuilds the whole family, and the A/A pairs change nothing.
+/// whet rebuilds the whole family. In a debug build each change of sides takes long, so there is one pair.
 #[test]
 fn with_whet() {
     if !server_is_here() {
@@ -65,9 +65,10 @@ fn with_whet() {
         return;
     };
     let whet = format!("--whet={}", whet.display());
-    let options = ["--tests=tpcb-like", "--threads=2", "--sampling=1", "--pairs=1", "--window=0.3"];
+    let options =
+        ["--tests=tpcb-like", "--threads=2", "--sampling=1", "--pairs=1", "--control=0", "--window=0.3"];
     let records = works(&[&[whet.as_str()], &options[..]].concat());
-    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (1, 4, 1));
+    assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (1, 2, 1));
     let answer = &records.iter().find(|r| r["kind"] == "optimize").unwrap()["answer"];
     assert_eq!(answer["state"], "optimized");
     assert!(answer["members"]["found"].as_u64() >= Some(2), "{answer}");

@@ -44,6 +44,11 @@ fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     assert_eq!(left_behind(&out), Vec::<String>::new());
     let log = fs::read_to_string(out.join("commands.log")).unwrap();
     assert!(log.contains("$ ") && log.contains("--datadir=") && log.contains("> exit status: 0"));
+    for option in more.iter().filter_map(|m| m.strip_prefix("--flush-log=")) {
+        for value in option.split(',') {
+            assert!(log.contains(&format!("--innodb-flush-log-at-trx-commit={value}")), "{value}");
+        }
+    }
     records(&out)
 }
 
@@ -88,6 +93,7 @@ fn oltp_rw() {
         assert_eq!((count(&records, "done"), count(&records, "window")), (1, 2));
         let seconds: Vec<&Value> = records.iter().filter(|r| r["kind"] == "second").collect();
         assert!(seconds.len() >= 2 && seconds.iter().all(|s| s["tps"].as_f64() > Some(0.0)), "{seconds:?}");
+        assert!(seconds.iter().all(|s| s["iowait"].as_f64() <= s["idle"].as_f64()), "{seconds:?}");
     }
 }
 
@@ -107,12 +113,16 @@ fn fixed_rate() {
                 "--pairs=1",
                 "--server=mariadb",
                 &prepared[0],
+                "--server-option=2:--innodb-io-capacity=300",
             ],
         );
         assert_eq!((count(&records, "done"), count(&records, "rate"), count(&records, "latency")), (2, 2, 4));
         let mut servers: Vec<&str> = records.iter().filter_map(|r| r["step"]["server"].as_str()).collect();
         servers.dedup();
         assert!(servers.len() == 2 && servers[1] == format!("{}-2", servers[0]), "{servers:?}");
+        let options: Vec<&Value> =
+            records.iter().filter(|r| r["kind"] == "begin").map(|r| &r["options"]).collect();
+        assert_eq!(options, [&Value::Null, &serde_json::json!(["--innodb-io-capacity=300"])]);
         // A busy machine may fall behind the rate, but never runs ahead of it by much.
         for window in records.iter().filter(|r| r["kind"] == "window") {
             assert!((1..600).contains(&window["queries"].as_u64().unwrap()), "{window}");
@@ -145,9 +155,24 @@ fn servers_by_name() {
 #[test]
 fn tpcc() {
     if server_is_here() {
-        let records =
-            works("tpcc", &["--warehouses=2", "--shrink=100", "--threads=4", "--window=1.5", "--pairs=1"]);
-        assert_eq!((count(&records, "done"), count(&records, "check")), (1, 22));
+        let records = works(
+            "tpcc",
+            &[
+                "--warehouses=2",
+                "--shrink=100",
+                "--threads=4",
+                "--window=1.5",
+                "--pairs=1",
+                "--flush-log=1,2",
+            ],
+        );
+        assert_eq!((count(&records, "done"), count(&records, "check")), (2, 44));
+        let flushed: Vec<u64> = records
+            .iter()
+            .filter(|r| r["kind"] == "begin")
+            .filter_map(|r| r["step"]["flush_log"].as_u64())
+            .collect();
+        assert_eq!(flushed, [1, 2]);
         assert!(records.iter().filter(|r| r["kind"] == "check").all(|c| c["ok"] == true));
         let kinds: std::collections::BTreeSet<&str> =
             records.iter().filter(|r| r["kind"] == "latency").filter_map(|r| r["of"].as_str()).collect();

@@ -16,8 +16,12 @@ fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     assert!(!out.join("work").exists(), "the program's folder is still there");
     assert_eq!(left_behind(&out), Vec::<String>::new());
     let records = records(&out);
-    for window in records.iter().filter(|r| r["kind"] == "window") {
-        assert!(window["queries"].as_u64() > Some(0) && window["cpu"].as_f64() > Some(0.0), "{window}");
+    // On a busy machine a single window may be too short for a unit of work.
+    for done in records.iter().filter(|r| r["kind"] == "done") {
+        let windows: Vec<&Value> =
+            records.iter().filter(|r| r["kind"] == "window" && r["step"] == done["step"]).collect();
+        assert!(windows.iter().any(|w| w["queries"].as_u64() > Some(0)), "{windows:?}");
+        assert!(windows.iter().all(|w| w["cpu"].as_f64() > Some(0.0)), "{windows:?}");
     }
     records
 }

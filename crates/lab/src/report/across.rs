@@ -1,0 +1,137 @@
+//! Absolute throughput of several runs, such as of several machines: each run is a series.
+
+use super::charts::{self, Chart};
+use super::figures::Point;
+use super::side_by_side::{Series, drawn};
+use super::tables::{Table, number, ratio};
+use crate::record::Side;
+use crate::stats::Estimate;
+use serde_json::json;
+
+/// A run with the points that are compared.
+#[derive(Debug)]
+pub struct Column {
+    /// A letter, which names the run everywhere.
+    pub letter: char,
+    /// Its machine.
+    pub machine: String,
+    /// Its points.
+    pub points: Vec<Point>,
+    /// The names of its sides.
+    pub names: [&'static str; 2],
+}
+
+impl Column {
+    fn name(&self) -> String {
+        format!("{}: {}", self.letter, self.machine)
+    }
+}
+
+/// What two points must have in common to be compared: all of the step but the server.
+fn key(p: &Point) -> String {
+    let mut words = vec![p.step.load.clone()];
+    words.extend(p.step.place.words());
+    words.extend(p.step.cpus.map(|n| format!("{n} CPU{}", if n == 1 { "" } else { "s" })));
+    words.push(format!("{} thread{}", p.step.threads, if p.step.threads == 1 { "" } else { "s" }));
+    words.join(", ")
+}
+
+/// Returns the keys that at least two runs have, in the order of the runs.
+fn shared(columns: &[Column]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for key in columns.iter().flat_map(|c| measured(c).map(key)) {
+        if !all.contains(&key) {
+            all.push(key);
+        }
+    }
+    let runs = |wanted: &String| columns.iter().filter(|c| measured(c).any(|p| key(p) == *wanted)).count();
+    all.retain(|key| runs(key) > 1);
+    all
+}
+
+fn measured(column: &Column) -> impl Iterator<Item = &Point> {
+    column.points.iter().filter(|p| !p.sides.is_empty())
+}
+
+/// Tables the throughput and the gains at each point that at least two runs have. `None` if there is no such
+/// point.
+pub fn table(columns: &[Column], unit: &str) -> Option<Table> {
+    let mut rows = Vec::new();
+    for wanted in shared(columns) {
+        for column in columns {
+            for p in measured(column).filter(|p| key(p) == wanted) {
+                let rate =
+                    |side: Side| p.sides.get(&side).map_or_else(|| "–".to_owned(), |s| interval(s.rate));
+                rows.push(vec![
+                    wanted.clone(),
+                    column.name(),
+                    p.step.server.clone(),
+                    rate(Side::Without),
+                    rate(Side::With),
+                    ratio(p.throughput),
+                    ratio(p.cpu_per_query),
+                ]);
+            }
+        }
+    }
+    let columns = vec![
+        "point".to_owned(),
+        "run".to_owned(),
+        "server".to_owned(),
+        format!("{unit}/s, without"),
+        format!("{unit}/s, with"),
+        "throughput gain".to_owned(),
+        "CPU gain".to_owned(),
+    ];
+    (!rows.is_empty()).then(|| Table {
+        title: format!("Absolute figures: {unit} per second"),
+        note: "Medians of the windows, 95% intervals. Gains above 1 are for whet. The runs did not share a machine's \
+               moment: what drifts between them is in this comparison, though not in the gains."
+            .to_owned(),
+        columns,
+        rows,
+    })
+}
+
+fn interval(e: Estimate) -> String {
+    format!("{} ({}–{})", number(e.value), number(e.low), number(e.high))
+}
+
+/// Draws the throughput of each load that at least two runs have: over the number of the server's CPUs if that
+/// was varied, else over the number of threads.
+pub fn charts(columns: &[Column], unit: &str) -> Vec<Chart> {
+    let shared = shared(columns);
+    let title = |p: &Point| [vec![p.step.load.clone()], p.step.place.words()].concat().join(", ");
+    // A fixed rate is the same for all runs.
+    let compared = |p: &&Point| p.rate.is_none() && shared.contains(&key(p));
+    let mut titles: Vec<String> = Vec::new();
+    for p in columns.iter().flat_map(measured).filter(compared) {
+        if !titles.contains(&title(p)) {
+            titles.push(title(p));
+        }
+    }
+    let chart = |wanted: &String| {
+        let mut all: Vec<Series<'_>> = Vec::new();
+        for column in columns {
+            let mine: Vec<&Point> =
+                measured(column).filter(compared).filter(|p| title(p) == *wanted).collect();
+            let mut servers: Vec<&str> = mine.iter().map(|p| p.step.server.as_str()).collect();
+            servers.dedup();
+            for server in &servers {
+                let points: Vec<&Point> = mine.iter().copied().filter(|p| p.step.server == *server).collect();
+                let name =
+                    if servers.len() == 1 { column.name() } else { format!("{}, {server}", column.name()) };
+                all.push(Series { name, points, names: column.names });
+            }
+        }
+        let by_cpus = all.iter().flat_map(|s| &s.points).any(|p| p.step.cpus.is_some());
+        let (across, series) = drawn(&all, by_cpus);
+        let best = if by_cpus { " At each number of CPUs the best number of threads." } else { "" };
+        Chart {
+            title: format!("{wanted}: {unit} per second"),
+            note: format!("Medians of the windows, 95% intervals. The axis begins at zero.{best}"),
+            option: json!({ "xAxis": across, "yAxis": charts::axis(&format!("{unit}/s"), true), "series": series }),
+        }
+    };
+    titles.iter().map(chart).collect()
+}
