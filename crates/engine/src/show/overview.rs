@@ -64,7 +64,8 @@ fn of(target: &Target, sampling: Duration) -> Result<Overview, Error> {
     let (heat, flame) = match &mut profile {
         Some(profile) => {
             debug_names::name_in_profile(target, &image, profile);
-            let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
+            let live = flame::Live { target, installed, image: &image, notes: &notes };
+            let flame = flame::flame(live, profile, sampling);
             (heat::heat(target, installed, &image, profile), flame)
         }
         None => (None, None),
