@@ -15,6 +15,11 @@ pub(crate) struct Found {
     pub(crate) flow: Flow,
 }
 
+/// Returns whether bytes that are refused for this reason may be no code at all.
+fn is_junk(why: &Refusal) -> bool {
+    matches!(why, Refusal::BadInstruction | Refusal::OverlappingCode | Refusal::NoUnwindInfo)
+}
+
 /// The marks of one byte.
 const START: u8 = 1;
 const INSIDE: u8 = 2;
@@ -161,11 +166,7 @@ impl<'a> Explorer<'a> {
             let found = match decode_at(map, o).and_then(|i| self.judge(p, o, i)) {
                 Ok(f) => f,
                 Err(e) => {
-                    let junk = matches!(
-                        e,
-                        Refusal::BadInstruction | Refusal::OverlappingCode | Refusal::NoUnwindInfo
-                    );
-                    let Some(c) = call.filter(|_| junk) else { return Err(e) };
+                    let Some(c) = call.filter(|_| is_junk(&e)) else { return Err(e) };
                     self.no_return(c);
                     return Ok(());
                 }
@@ -174,18 +175,8 @@ impl<'a> Explorer<'a> {
             if flow == Flow::Leave {
                 return Ok(());
             }
-            let len = found.inst.bytes.as_slice().len();
-            let marks = &mut self.maps[p].marks;
-            marks[o] |= START;
-            for m in &mut marks[o + 1..o + len] {
-                *m |= INSIDE;
-            }
-            if self.found.len() >= MAX_INSTS {
-                return Err(Refusal::TooLarge);
-            }
             padding &= found.inst.decoded.mnemonic() == Mnemonic::Nop;
-            self.found.push(found);
-            o += len;
+            o += self.add(p, o, found)?;
             match flow {
                 Flow::Next => {}
                 Flow::Call => {
@@ -206,6 +197,21 @@ impl<'a> Explorer<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Adds an instruction at offset `o` of part `p`. Returns its size.
+    fn add(&mut self, p: usize, o: usize, found: Found) -> Result<usize, Refusal> {
+        let len = found.inst.bytes.as_slice().len();
+        let marks = &mut self.maps[p].marks;
+        marks[o] |= START;
+        for m in &mut marks[o + 1..o + len] {
+            *m |= INSIDE;
+        }
+        if self.found.len() >= MAX_INSTS {
+            return Err(Refusal::TooLarge);
+        }
+        self.found.push(found);
+        Ok(len)
     }
 
     /// Marks a call of the present run as one that does not return.

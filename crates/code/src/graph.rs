@@ -39,28 +39,12 @@ pub(crate) fn build(
         let (Some(head), Some(last)) = (insts.first(), insts.last()) else { continue };
         let range = AvmaRange::new(head.at, last.end());
         let flow = run.last().map_or(Flow::Trap, |&i| ex.found[i as usize].flow);
-        let term = match flow {
-            Flow::Next | Flow::Call => Term::Fall { next: dest(range.end) },
-            Flow::NoReturnCall => Term::NoReturnCall { next: range.end },
-            Flow::Jump(to) => Term::Jump { to: dest(to) },
-            Flow::Cond(cc, to) => Term::Cond { cc, taken: dest(to), fall: dest(range.end) },
-            Flow::CondShort(to) => Term::CondShort { taken: dest(to), fall: dest(range.end) },
-            Flow::Return => Term::Return,
-            Flow::Trap | Flow::Leave => Term::Trap,
-            Flow::Indirect => match tables.get(&last.at).filter(|k| !k.entries.is_empty()) {
-                Some(k) => {
-                    let table = TableId(u32::try_from(cfg.tables.len()).unwrap_or(u32::MAX));
-                    cfg.tables.push(JumpTable {
-                        at: k.at,
-                        form: k.form,
-                        targets: k.entries.iter().map(|&e| dest(e)).collect(),
-                        cloneable: None,
-                    });
-                    Term::Switch { table }
-                }
-                None => Term::Indirect,
-            },
-        };
+        let mut term = term(flow, range.end, &dest);
+        if let (Term::Indirect, Some(k)) = (&term, tables.get(&last.at).filter(|k| !k.entries.is_empty())) {
+            term = Term::Switch { table: TableId(u32::try_from(cfg.tables.len()).unwrap_or(u32::MAX)) };
+            let targets = k.entries.iter().map(|&e| dest(e)).collect();
+            cfg.tables.push(JumpTable { at: k.at, form: k.form, targets, cloneable: None });
+        }
         let next = first + u32::try_from(insts.len()).unwrap_or(u32::MAX);
         cfg.blocks.push(Block {
             range,
@@ -72,6 +56,20 @@ pub(crate) fn build(
         cfg.insts.extend(insts);
     }
     cfg
+}
+
+/// Returns the end of a block whose last instruction ends at `end`. No table is known.
+fn term(flow: Flow, end: Avma, dest: &dyn Fn(Avma) -> Dest) -> Term {
+    match flow {
+        Flow::Next | Flow::Call => Term::Fall { next: dest(end) },
+        Flow::NoReturnCall => Term::NoReturnCall { next: end },
+        Flow::Jump(to) => Term::Jump { to: dest(to) },
+        Flow::Cond(cc, to) => Term::Cond { cc, taken: dest(to), fall: dest(end) },
+        Flow::CondShort(to) => Term::CondShort { taken: dest(to), fall: dest(end) },
+        Flow::Return => Term::Return,
+        Flow::Trap | Flow::Leave => Term::Trap,
+        Flow::Indirect => Term::Indirect,
+    }
 }
 
 /// Splits sorted instructions into runs entered only at their start and left only at their end.

@@ -323,103 +323,55 @@ impl Config {
         })
     }
 
-    /// Returns the first invalid value: its section, its key, and the reason.
-    fn check(&self) -> Option<(&'static str, &'static str, String)> {
+    /// Returns the first invalid value.
+    fn check(&self) -> Option<Invalid> {
         let percent = |v: f64, most: f64| (0.0..=most).contains(&v);
-        let said = |ok: bool, section, key, what: &str| (!ok).then(|| (section, key, what.to_owned()));
-        let rule = |r: &Rule| {
-            let given = |t: &Option<String>| t.as_ref().is_some_and(|t| !t.is_empty());
-            (given(&r.exe) || given(&r.cgroup))
-                && r.exe.as_ref().is_none_or(|e| e.starts_with('/') || !e.contains('/'))
-                && r.cgroup.as_ref().is_none_or(|c| c.starts_with('/'))
-        };
         let second = Duration::from_secs(1);
-        said(
-            self.target.iter().all(rule),
-            "target",
-            "target",
-            "each needs an exe (a file name, or a path that begins with /) or a cgroup (that begins with /)",
-        )
-        .or_else(|| {
-            said(percent(self.take.cpu_percent, 100_000.0), "take", "cpu_percent", "must be from 0 to 100000")
-        })
-        .or_else(|| said((1..=64).contains(&self.take.at_once), "take", "at_once", "must be from 1 to 64"))
-        .or_else(|| {
-            said((1..=4096).contains(&self.take.max_targets), "take", "max_targets", "must be from 1 to 4096")
-        })
-        .or_else(|| said(self.take.every.0 >= second / 5, "take", "every", "must be 200ms or more"))
-        .or_else(|| {
-            said(
-                self.profile.sampling.0 >= second / 2 && self.profile.sampling.0 <= second * 600,
-                "profile",
-                "sampling",
-                "must be from 500ms to 10m",
-            )
-        })
-        .or_else(|| said(self.profile.counting.0 <= second * 5, "profile", "counting", "must be 5s or less"))
-        .or_else(|| {
-            said(
-                self.profile.memory_cap.0 >= 4 << 20 && self.profile.memory_cap.0 <= engine::MEMORY_CAP,
-                "profile",
-                "memory_cap",
-                "must be from 4 MiB to 128 MiB",
-            )
-        })
-        .or_else(|| said(self.reoptimize.every.0 >= second, "reoptimize", "every", "must be 1s or more"))
-        .or_else(|| {
-            said(
-                percent(self.reoptimize.share_drop_percent, 100.0),
-                "reoptimize",
-                "share_drop_percent",
-                "must be from 0 to 100",
-            )
-        })
-        .or_else(|| {
-            said(
-                percent(self.reoptimize.drift_percent, 100.0),
-                "reoptimize",
-                "drift_percent",
-                "must be from 0 to 100",
-            )
-        })
-        .or_else(|| {
-            said(
-                self.harm.within.0 >= second && self.harm.within.0 <= second * 600,
-                "harm",
-                "within",
-                "must be from 1s to 10m",
-            )
-        })
-        .or_else(|| {
-            said(
-                percent(self.harm.min_gain_percent, 100.0),
-                "harm",
-                "min_gain_percent",
-                "must be from 0 to 100",
-            )
-        })
-        .or_else(|| {
-            let share = percent(self.rollout.share_percent, 100.0);
-            said(share, "rollout", "share_percent", "must be from 0 to 100")
-        })
-        .or_else(|| {
-            let keys = fleet::Keys::parse(&self.fleet.keys).err();
-            keys.map(|e| ("fleet", "keys", e.to_string()))
-        })
-        .or_else(|| {
-            let spool = self.fleet.spool.as_ref().is_none_or(|s| s.is_absolute());
-            said(spool, "fleet", "spool", "must begin with /")
-        })
-        .or_else(|| {
-            let all = [
-                ("socket", &self.paths.socket),
-                ("state", &self.paths.state),
-                ("kill_switch", &self.paths.kill_switch),
-            ];
-            let all = all.into_iter().chain(self.paths.metrics.as_ref().map(|m| ("metrics", m)));
-            let relative = all.into_iter().find(|(_, p)| !p.is_absolute());
-            relative.map(|(key, _)| ("paths", key, "must begin with /".to_owned()))
-        })
+        let Self { take, profile, reoptimize, harm, .. } = self;
+        let is_target =
+            "each needs an exe (a file name, or a path that begins with /) or a cgroup (that begins with /)";
+        first("target", [("target", self.target.iter().all(Rule::is_valid), is_target)])
+            .or_else(|| {
+                let checks = [
+                    ("cpu_percent", percent(take.cpu_percent, 100_000.0), "must be from 0 to 100000"),
+                    ("at_once", (1..=64).contains(&take.at_once), "must be from 1 to 64"),
+                    ("max_targets", (1..=4096).contains(&take.max_targets), "must be from 1 to 4096"),
+                    ("every", take.every.0 >= second / 5, "must be 200ms or more"),
+                ];
+                first("take", checks)
+            })
+            .or_else(|| {
+                let sampling = second / 2..=second * 600;
+                let cap = 4 << 20..=engine::MEMORY_CAP;
+                let checks = [
+                    ("sampling", sampling.contains(&profile.sampling.0), "must be from 500ms to 10m"),
+                    ("counting", profile.counting.0 <= second * 5, "must be 5s or less"),
+                    ("memory_cap", cap.contains(&profile.memory_cap.0), "must be from 4 MiB to 128 MiB"),
+                ];
+                first("profile", checks)
+            })
+            .or_else(|| {
+                let (drop, drift) = (reoptimize.share_drop_percent, reoptimize.drift_percent);
+                let checks = [
+                    ("every", reoptimize.every.0 >= second, "must be 1s or more"),
+                    ("share_drop_percent", percent(drop, 100.0), PERCENT),
+                    ("drift_percent", percent(drift, 100.0), PERCENT),
+                ];
+                first("reoptimize", checks)
+            })
+            .or_else(|| {
+                let within = (second..=second * 600).contains(&harm.within.0);
+                let checks = [
+                    ("within", within, "must be from 1s to 10m"),
+                    ("min_gain_percent", percent(harm.min_gain_percent, 100.0), PERCENT),
+                ];
+                first("harm", checks)
+            })
+            .or_else(|| {
+                first("rollout", [("share_percent", percent(self.rollout.share_percent, 100.0), PERCENT)])
+            })
+            .or_else(|| self.fleet.check())
+            .or_else(|| self.paths.check())
     }
 
     /// Returns whether the kill switch is on, so that nothing may be optimized.
@@ -427,6 +379,52 @@ impl Config {
     pub fn is_switched_off(&self) -> bool {
         // If the check fails, the file counts as present: the switch is for emergencies.
         !matches!(self.paths.kill_switch.try_exists(), Ok(false))
+    }
+}
+
+/// An invalid value: its section, its key, and the reason.
+type Invalid = (&'static str, &'static str, String);
+
+/// The range of a percentage.
+const PERCENT: &str = "must be from 0 to 100";
+
+/// Returns the first invalid value of a section. `checks` has each key, whether its value is valid, and what
+/// it must be.
+fn first<const N: usize>(section: &'static str, checks: [(&'static str, bool, &str); N]) -> Option<Invalid> {
+    checks.into_iter().find(|c| !c.1).map(|(key, _, what)| (section, key, what.to_owned()))
+}
+
+impl Rule {
+    fn is_valid(&self) -> bool {
+        let given = |t: &Option<String>| t.as_ref().is_some_and(|t| !t.is_empty());
+        (given(&self.exe) || given(&self.cgroup))
+            && self.exe.as_ref().is_none_or(|e| e.starts_with('/') || !e.contains('/'))
+            && self.cgroup.as_ref().is_none_or(|c| c.starts_with('/'))
+    }
+}
+
+impl Fleet {
+    fn check(&self) -> Option<Invalid> {
+        if let Err(e) = fleet::Keys::parse(&self.keys) {
+            return Some(("fleet", "keys", e.to_string()));
+        }
+        let spool = self.spool.as_ref().is_none_or(|s| s.is_absolute());
+        first("fleet", [("spool", spool, "must begin with /")])
+    }
+}
+
+impl Paths {
+    fn check(&self) -> Option<Invalid> {
+        let absolute = |path: &Path| path.is_absolute();
+        let metrics = self.metrics.as_deref().is_none_or(absolute);
+        let what = "must begin with /";
+        let checks = [
+            ("socket", absolute(&self.socket), what),
+            ("state", absolute(&self.state), what),
+            ("kill_switch", absolute(&self.kill_switch), what),
+            ("metrics", metrics, what),
+        ];
+        first("paths", checks)
     }
 }
 

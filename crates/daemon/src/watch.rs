@@ -88,6 +88,13 @@ struct Stat {
     start: u64,
 }
 
+/// The time of a scan, by the daemon's clock and since boot.
+#[derive(Clone, Copy)]
+struct Clock {
+    now: Moment,
+    uptime: Duration,
+}
+
 impl Watch {
     /// Creates an observer of `/proc`, or of a folder that stands in for it.
     #[must_use]
@@ -133,7 +140,8 @@ impl Watch {
         }
         self.known.remove(&i32::try_from(std::process::id()).unwrap_or(0));
         let due = self.due();
-        (due.into_iter().filter_map(|pid| self.one(pid, rules, now, uptime)).collect(), all)
+        let clock = Clock { now, uptime };
+        (due.into_iter().filter_map(|pid| self.one(pid, rules, clock)).collect(), all)
     }
 
     /// Records a process that was listed as new.
@@ -164,23 +172,17 @@ impl Watch {
         now
     }
 
-    fn one(&mut self, pid: i32, rules: &[Rule], now: Moment, uptime: Duration) -> Option<Seen> {
+    fn one(&mut self, pid: i32, rules: &[Rule], clock: Clock) -> Option<Seen> {
         let mut known = self.known.remove(&pid)?;
         known.times = known.times.saturating_add(1);
         known.at = self.looks;
-        let seen = self.follow(pid, &mut known, rules, now, uptime);
+        let seen = self.follow(pid, &mut known, rules, clock);
         self.known.insert(pid, known);
         seen
     }
 
-    fn follow(
-        &mut self,
-        pid: i32,
-        known: &mut Known,
-        rules: &[Rule],
-        now: Moment,
-        uptime: Duration,
-    ) -> Option<Seen> {
+    fn follow(&mut self, pid: i32, known: &mut Known, rules: &[Rule], clock: Clock) -> Option<Seen> {
+        let Clock { now, uptime } = clock;
         let before = known.target.take();
         let folder = self.proc.join(pid.to_string());
         let exe = fs::read_link(folder.join("exe")).ok()?;

@@ -250,34 +250,14 @@ impl<'a> Round<'a> {
             return Ok(Finished::Refused(refused, Refusal::RoundTrip));
         }
         let text = self.text(&parts);
-        let mut gs_sites: Vec<u32> = parts
-            .iter()
-            .flat_map(|part| gs_sites(&part.job.plan, &part.clone.fragments))
-            .filter_map(|at| u32::try_from(at.since(text_at)?).ok())
-            .collect();
-        gs_sites.sort_unstable();
+        let gs_sites = gs_sites(&parts, text_at);
         let mut data = Vec::with_capacity(self.data_len);
         let mut stats = Stats::default();
         for part in &parts {
             data.extend(&part.clone.data);
             count(&mut stats, part);
         }
-        let (mut clones, mut cfis) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
-        for part in parts {
-            let Function { cfg, personality, signal_frame, .. } = part.job.f;
-            for FragmentFrame { range, rows, lsda } in part.frames {
-                let lsda = lsda.map(|bytes| {
-                    let at = data_at.add(data.len() as u64);
-                    data.extend(bytes);
-                    data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
-                    at
-                });
-                cfis.push(CloneFrame { range, rows, personality, lsda, signal_frame });
-            }
-            let entry = part.clone.fragments.start();
-            let entrances = part.clone.entrances;
-            clones.push(CloneInfo { original: cfg.entry, entry, map: part.map, entrances });
-        }
+        let (clones, cfis) = clones_and_frames(parts, data_at, &mut data);
         // The index comes before the table because its size is known: 12 bytes, and 8 for each fragment.
         let eh_frame_hdr = data_at.add(data.len() as u64);
         let hdr_len = (12 + 8 * cfis.len()).next_multiple_of(DATA_ALIGN);
@@ -301,26 +281,12 @@ impl<'a> Round<'a> {
         let eh_frame = AvmaRange::with_len(data_at.add(data.len() as u64), frames.eh_frame.len() as u64);
         data.extend(&frames.eh_frame);
         assert_eq!(eh_frame.start, frame_at, "an .eh_frame_hdr has 12 bytes and 8 for each frame");
-        // INVARIANT(reach): every distance between text and data is at most the distance between two of their
-        // ends.
-        let ends = |at: Avma, len: usize| [at, at.add(len as u64)];
-        let near = ends(text_at, text.len())
-            .iter()
-            .all(|t| ends(data_at, data.len()).iter().all(|d| i32::try_from(t.distance(*d)).is_ok()));
-        if !near {
+        if !are_near((text_at, text.len()), (data_at, data.len())) {
             return Err(Error::TooFarApart { text_at, data_at });
         }
         let refused = Vec::new();
-        Ok(Finished::Output(Box::new(Output {
-            text,
-            data,
-            gs_sites,
-            eh_frame_hdr,
-            eh_frame,
-            clones,
-            refused,
-            stats,
-        })))
+        let output = Output { text, data, gs_sites, eh_frame_hdr, eh_frame, clones, refused, stats };
+        Ok(Finished::Output(Box::new(output)))
     }
 
     /// Returns the text: the fragments of all clones at their addresses, with the gaps between them.
@@ -351,10 +317,51 @@ fn rests(placed: &[PlacedJob<'_>]) -> FxHashMap<Avma, Avma> {
     rests
 }
 
-/// Returns the addresses of a clone's instructions that access the memory of counters.
-fn gs_sites<'a>(plan: &'a Plan, fragments: &'a Fragments) -> impl Iterator<Item = Avma> + 'a {
+/// Returns the offsets in the text of instructions that access the memory of counters, rising.
+fn gs_sites(parts: &[Part<'_>], text_at: Avma) -> Vec<u32> {
     let touches = |kind: Kind| matches!(kind, Kind::Count { step, .. } if crate::count::touches_memory(step));
-    plan.items.iter().filter(move |item| touches(item.kind)).map(|item| fragments.address(item.at))
+    let mut sites = Vec::new();
+    for Part { job, clone, .. } in parts {
+        let touching = job.plan.items.iter().filter(|item| touches(item.kind));
+        let at = touching.map(|item| clone.fragments.address(item.at));
+        sites.extend(at.filter_map(|at| u32::try_from(at.since(text_at)?).ok()));
+    }
+    sites.sort_unstable();
+    sites
+}
+
+/// Returns the clones, and the frames of their fragments. Appends the exception tables to the data at
+/// `data_at`.
+fn clones_and_frames(
+    parts: Vec<Part<'_>>,
+    data_at: Avma,
+    data: &mut Vec<u8>,
+) -> (Vec<CloneInfo>, Vec<CloneFrame>) {
+    let (mut clones, mut frames) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+    for part in parts {
+        let Function { cfg, personality, signal_frame, .. } = part.job.f;
+        for FragmentFrame { range, rows, lsda } in part.frames {
+            let lsda = lsda.map(|bytes| {
+                let at = data_at.add(data.len() as u64);
+                data.extend(bytes);
+                data.resize(data.len().next_multiple_of(DATA_ALIGN), 0);
+                at
+            });
+            frames.push(CloneFrame { range, rows, personality, lsda, signal_frame });
+        }
+        let entry = part.clone.fragments.start();
+        let entrances = part.clone.entrances;
+        clones.push(CloneInfo { original: cfg.entry, entry, map: part.map, entrances });
+    }
+    (clones, frames)
+}
+
+/// Returns whether every place of a text reaches every place of its data, both given by address and size.
+///
+/// INVARIANT(reach): every distance between text and data is at most the distance between two of their ends.
+fn are_near(text: (Avma, usize), data: (Avma, usize)) -> bool {
+    let ends = |(at, len): (Avma, usize)| [at, at.add(len as u64)];
+    ends(text).iter().all(|t| ends(data).iter().all(|d| i32::try_from(t.distance(*d)).is_ok()))
 }
 
 fn count(stats: &mut Stats, part: &Part<'_>) {

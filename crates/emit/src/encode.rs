@@ -223,23 +223,9 @@ struct Encoder<'a> {
 impl Encoder<'_> {
     fn item(&mut self, id: ItemId, item: &Item) -> Result<(), Misfit> {
         if let Kind::Align { .. } = item.kind {
-            let mut at = item.at;
-            for nop in nops::fill(item.len as usize) {
-                self.entry(at, item, Link::Extra);
-                self.out.bytes.extend(nop);
-                at += u32::try_from(nop.len()).map_err(|_| Refusal::TooLarge)?;
-            }
-            return Ok(());
+            return Ok(self.align(item)?);
         }
-        let link = match (item.kind, item.inst) {
-            (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
-            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
-            | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
-            (_, Some(_)) if self.plan.is_again(id) => Link::Again,
-            (_, Some(_)) => Link::Copy,
-            (_, None) => Link::Extra,
-        };
-        self.entry(item.at, item, link);
+        self.entry(item.at, item, self.link(id, item));
         let end = self.out.fragments.address(item.at).add(u64::from(item.len));
         let start = self.out.bytes.len();
         let copied = item.inst.map(|i| &self.f.cfg.insts[i.index()]);
@@ -255,27 +241,12 @@ impl Encoder<'_> {
                 let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
                 self.patch(start + usize::from(disp_at), &disp)?;
             }
-            Kind::Call { to, through_redirect } => {
-                let through_redirect = through_redirect && self.clones.is_redirected(to);
-                let original =
-                    through_redirect.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
-                let disp = original.flatten().or_else(|| self.outside(end, to));
-                let disp = disp.ok_or(Refusal::OutOfReach)?;
-                let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
-                self.patch(at, &disp)?;
-            }
+            Kind::Call { to, through_redirect } => self.call(to, through_redirect, end)?,
             Kind::Through { slot, call } => {
                 self.out.bytes.extend([0xff, if call { 0x15 } else { 0x25 }]);
                 self.out.bytes.extend(rel32(end, slot).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::TableLoad { table } => {
-                let t = self.plan.table(table).ok_or(Refusal::RoundTrip)?;
-                let load = self.f.cfg.tables[table.index()].cloneable.ok_or(Refusal::RoundTrip)?;
-                let at = self.out.data_at.add(t.at as u64);
-                let disp = table::displacement(&load, at).ok_or(Misfit::Table(table))?;
-                self.out.bytes.extend(t.bytes.as_slice());
-                self.patch(start + usize::from(t.disp_at), &disp)?;
-            }
+            Kind::TableLoad { table } => self.table_load(table)?,
             Kind::Skip { over } => {
                 let over = self.len_of_next(id, over).ok_or(Refusal::RoundTrip)?;
                 let at = self.out.bytes.len().checked_sub(1).ok_or(Refusal::RoundTrip)?;
@@ -306,6 +277,50 @@ impl Encoder<'_> {
             Kind::Branch { op, to, long } => self.branch(op, to, long, end)?,
         }
         Ok(())
+    }
+
+    /// Fills up to an alignment.
+    fn align(&mut self, item: &Item) -> Result<(), Refusal> {
+        let mut at = item.at;
+        for nop in nops::fill(item.len as usize) {
+            self.entry(at, item, Link::Extra);
+            self.out.bytes.extend(nop);
+            at += u32::try_from(nop.len()).map_err(|_| Refusal::TooLarge)?;
+        }
+        Ok(())
+    }
+
+    /// Returns how an item stands for its original instruction.
+    fn link(&self, id: ItemId, item: &Item) -> Link {
+        match (item.kind, item.inst) {
+            (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
+            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
+            | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
+            (_, Some(_)) if self.plan.is_again(id) => Link::Again,
+            (_, Some(_)) => Link::Copy,
+            (_, None) => Link::Extra,
+        }
+    }
+
+    /// Sets the destination of the call that was copied last.
+    fn call(&mut self, to: Avma, through_redirect: bool, end: Avma) -> Result<(), Refusal> {
+        let through_redirect = through_redirect && self.clones.is_redirected(to);
+        let original = through_redirect.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
+        let disp = original.flatten().or_else(|| self.outside(end, to));
+        let disp = disp.ok_or(Refusal::OutOfReach)?;
+        let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
+        self.patch(at, &disp)
+    }
+
+    /// Adds the instruction that reads a cloned table.
+    fn table_load(&mut self, table: TableId) -> Result<(), Misfit> {
+        let t = self.plan.table(table).ok_or(Refusal::RoundTrip)?;
+        let load = self.f.cfg.tables[table.index()].cloneable.ok_or(Refusal::RoundTrip)?;
+        let at = self.out.data_at.add(t.at as u64);
+        let disp = table::displacement(&load, at).ok_or(Misfit::Table(table))?;
+        let start = self.out.bytes.len();
+        self.out.bytes.extend(t.bytes.as_slice());
+        Ok(self.patch(start + usize::from(t.disp_at), &disp)?)
     }
 
     /// Returns the size of the `count` items behind an item, if a short branch reaches over them.

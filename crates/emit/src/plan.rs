@@ -71,6 +71,17 @@ pub(crate) struct Builder<'a> {
     pub(crate) plan: Plan,
 }
 
+/// A conditional branch at the end of a block.
+#[derive(Clone, Copy)]
+struct Conditional {
+    from: BlockId,
+    last: InstId,
+    /// The condition's number in the opcode.
+    number: u8,
+    taken: Dest,
+    fall: Dest,
+}
+
 impl Builder<'_> {
     /// Chooses the tables to clone: their reader and jump are cloned, and they lead to a cloned block.
     fn plan_tables(&mut self, original_tables: &[TableId]) {
@@ -280,26 +291,7 @@ impl Builder<'_> {
                 if !i.is_jcc_short_or_near() {
                     return Err(Refusal::RoundTrip);
                 }
-                let counted = |index| self.counters.contains_key(&way(index));
-                if counted(0) {
-                    let over = self.counter_items(way(0)) + 1;
-                    let kind = Kind::Over { cond: number ^ 1, over };
-                    self.plan.push(kind, 2, Some(last), inst.at);
-                    self.count(way(0), self.start_of(taken));
-                    self.extra_jump(taken)?;
-                } else if is_next(taken) && !is_next(fall) && !counted(1) {
-                    // If both arms lead to the next block, the branch keeps its condition.
-                    self.plan.inverted += 1;
-                    let to = self.target(fall);
-                    return self.branch(Op::Cond(number ^ 1), to, Some(last), inst.at);
-                } else {
-                    let to = self.target(taken);
-                    self.branch(Op::Cond(number), to, Some(last), inst.at)?;
-                }
-                self.count(way(1), self.start_of(fall));
-                if !is_next(fall) {
-                    self.extra_jump(fall)?;
-                }
+                self.conditional(Conditional { from: id, last, number, taken, fall }, next)?;
             }
             Term::CondShort { taken, fall } => {
                 if !(i.is_jcx_short() || i.is_loop() || i.is_loopcc()) {
@@ -318,6 +310,35 @@ impl Builder<'_> {
             Term::NoReturnCall { next } => self.extra_jump_to_original(next)?,
             Term::Trap => self.extra_jump_to_original(block.range.end)?,
             Term::Switch { .. } | Term::Indirect | Term::Return => {}
+        }
+        Ok(())
+    }
+
+    /// Plans a conditional branch at the end of a block, before the block `next`.
+    fn conditional(&mut self, branch: Conditional, next: Option<BlockId>) -> Result<(), Refusal> {
+        let Conditional { from, last, number, taken, fall } = branch;
+        let is_next = |to| matches!(to, Dest::Block(b) if next == Some(b));
+        let way = |index| Point::Edge { from, index };
+        let at = self.f.cfg.insts[last.index()].at;
+        let counted = |index| self.counters.contains_key(&way(index));
+        if counted(0) {
+            let over = self.counter_items(way(0)) + 1;
+            let kind = Kind::Over { cond: number ^ 1, over };
+            self.plan.push(kind, 2, Some(last), at);
+            self.count(way(0), self.start_of(taken));
+            self.extra_jump(taken)?;
+        } else if is_next(taken) && !is_next(fall) && !counted(1) {
+            // If both arms lead to the next block, the branch keeps its condition.
+            self.plan.inverted += 1;
+            let to = self.target(fall);
+            return self.branch(Op::Cond(number ^ 1), to, Some(last), at);
+        } else {
+            let to = self.target(taken);
+            self.branch(Op::Cond(number), to, Some(last), at)?;
+        }
+        self.count(way(1), self.start_of(fall));
+        if !is_next(fall) {
+            self.extra_jump(fall)?;
         }
         Ok(())
     }

@@ -27,6 +27,31 @@ impl ModuleId {
     }
 }
 
+/// Finds the modules of a process, by rising address, and those that cannot be read.
+fn skeletons<'m>(
+    maps: &'m [Mapping],
+    mem: &dyn ReadMemory,
+    hint: &MainHint,
+) -> (Vec<Skeleton<'m>>, Vec<Skipped>) {
+    let mut found: Vec<Skeleton<'_>> = Vec::new();
+    let mut skipped = Vec::new();
+    for m in maps {
+        let vdso = m.path.as_deref() == Some("[vdso]") || Some(m.range.start) == hint.vdso;
+        if !vdso && (m.file().is_none() || m.offset != 0) {
+            continue;
+        }
+        if found.last().is_some_and(|s| s.extent.contains(m.range.start)) {
+            continue;
+        }
+        match skeleton(m, maps, mem) {
+            Ok(Some(s)) => found.push(s),
+            Ok(None) => {}
+            Err(why) => skipped.push(Skipped { at: m.range.start, path: m.path.clone(), why }),
+        }
+    }
+    (found, skipped)
+}
+
 /// The memory map of a process, and the modules loaded in it.
 #[derive(Debug)]
 pub struct Image {
@@ -53,22 +78,7 @@ impl Image {
         files: &dyn Files,
         hint: &MainHint,
     ) -> Result<Image, Error> {
-        let mut found: Vec<Skeleton<'_>> = Vec::new();
-        let mut skipped = Vec::new();
-        for m in maps {
-            let vdso = m.path.as_deref() == Some("[vdso]") || Some(m.range.start) == hint.vdso;
-            if !vdso && (m.file().is_none() || m.offset != 0) {
-                continue;
-            }
-            if found.last().is_some_and(|s| s.extent.contains(m.range.start)) {
-                continue;
-            }
-            match skeleton(m, maps, mem) {
-                Ok(Some(s)) => found.push(s),
-                Ok(None) => {}
-                Err(why) => skipped.push(Skipped { at: m.range.start, path: m.path.clone(), why }),
-            }
-        }
+        let (found, mut skipped) = skeletons(maps, mem, hint);
         let Some(main) = main_program(&found, hint, mem) else {
             // The program may be one of the skipped files; then its error is returned.
             let i = skipped.iter().position(|s| s.is_main(maps, hint));

@@ -4,7 +4,8 @@ use crate::dynamic::{DynSyms, Dynamic};
 use crate::elf::{self, EHDR, ET_DYN, ET_EXEC, Header, Phdr};
 use crate::file::ModuleFile;
 use crate::module::{Module, ModuleKind, Segment};
-use crate::symbols::Builder;
+use crate::relocs::Reloc;
+use crate::symbols::{Builder, Symbols};
 use crate::{Error, Files, Mapping, Perms, frames, maps, plt, relocs};
 use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
 use unwind::FrameTable;
@@ -216,8 +217,7 @@ impl Skeleton<'_> {
         files: &dyn Files,
     ) -> Result<Module, Error> {
         let mut faults = Vec::new();
-        let notes = self.phdrs.iter().filter(|p| p.kind == elf::PT_NOTE);
-        let build_id = notes.filter_map(|p| self.small_part(p, mem)).find_map(|bytes| elf::build_id(&bytes));
+        let build_id = self.build_id(mem);
         let has_dynamic = self.phdrs.iter().any(|p| p.kind == elf::PT_DYNAMIC);
         let dynamic = self.dynamic(mem);
         if has_dynamic && dynamic.is_none() {
@@ -230,22 +230,10 @@ impl Skeleton<'_> {
             let file = ModuleFile::verified(f, build_id.as_deref(), &self.phdrs);
             file.map_err(|e| faults.push(e)).ok()
         });
-
-        let mut names = Builder::new(self.bias, self.extent);
-        names.dynamic(&dynsyms);
-        if let Some(Err(e)) = file.as_ref().map(|f| f.symbols(&mut names)) {
-            faults.push(e);
-        }
+        let symbols = self.symbols(&dynsyms, file.as_ref(), &mut faults);
 
         let (eh_frame, frames) = self.frames(file.as_ref(), maps, mem, &mut faults)?;
-        let mut relocations = relocs::read(&dynamic, mem, self.bias, self.extent);
-        if !has_dynamic && let Some(file) = &file {
-            // A fixed static program has no dynamic section. Its start code finds these relocations by
-            // symbols. Their addends are stated in the file, and the loader never changes them.
-            relocs::rela(&file.data(".rela.plt"), self.bias, self.extent, &mut relocations);
-            relocations.sort_by_key(|r| r.at);
-        }
-        relocations.shrink_to_fit();
+        let relocations = self.relocations(&dynamic, file.as_ref().filter(|_| !has_dynamic), mem);
         let mut owned = relocs::Names::new(&dynsyms);
         let slots = relocs::jump_slots(&relocations, &mut owned);
         let plt = self.plt(&relocations, &mut owned, &frames, mem);
@@ -267,7 +255,7 @@ impl Skeleton<'_> {
             eh_frame,
             eh_frame_hdr: self.part(elf::PT_GNU_EH_FRAME),
             frames,
-            symbols: names.finish(),
+            symbols,
             relocations,
             slots,
             plt,
@@ -280,6 +268,34 @@ impl Skeleton<'_> {
             dynsyms,
             segments: self.segments,
         })
+    }
+
+    fn build_id(&self, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
+        let notes = self.phdrs.iter().filter(|p| p.kind == elf::PT_NOTE);
+        notes.filter_map(|p| self.small_part(p, mem)).find_map(|bytes| elf::build_id(&bytes))
+    }
+
+    /// Returns the symbols of the dynamic table and of the file.
+    fn symbols(&self, dynsyms: &DynSyms, file: Option<&ModuleFile>, faults: &mut Vec<Error>) -> Symbols {
+        let mut names = Builder::new(self.bias, self.extent);
+        names.dynamic(dynsyms);
+        if let Some(Err(e)) = file.map(|f| f.symbols(&mut names)) {
+            faults.push(e);
+        }
+        names.finish()
+    }
+
+    /// Returns the relocations by rising address. `fixed` is the file of a module without a dynamic section.
+    fn relocations(&self, dynamic: &Dynamic, fixed: Option<&ModuleFile>, mem: &dyn ReadMemory) -> Vec<Reloc> {
+        let mut relocations = relocs::read(dynamic, mem, self.bias, self.extent);
+        if let Some(file) = fixed {
+            // A fixed static program has no dynamic section. Its start code finds these relocations by
+            // symbols. Their addends are stated in the file, and the loader never changes them.
+            relocs::rela(&file.data(".rela.plt"), self.bias, self.extent, &mut relocations);
+            relocations.sort_by_key(|r| r.at);
+        }
+        relocations.shrink_to_fit();
+        relocations
     }
 
     fn bad(&self, what: &'static str) -> Error {
@@ -344,7 +360,7 @@ impl Skeleton<'_> {
 
     fn plt(
         &self,
-        relocations: &[relocs::Reloc],
+        relocations: &[Reloc],
         names: &mut relocs::Names<'_>,
         frames: &FrameTable,
         mem: &dyn ReadMemory,

@@ -1,7 +1,7 @@
 //! The classic method: a long half with clones, then a half without.
 
 use crate::gauge::sleep;
-use crate::paired::run;
+use crate::paired::{Measurement, run};
 use crate::report::{Method, Report};
 use crate::{Error, Options, Progress, Side, Work};
 use engine::Pid;
@@ -21,7 +21,8 @@ pub fn classic(
     work: &mut dyn Work,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Error> {
-    run(pid, Method::Classic, options, work, progress, |session, gauge, _, progress| {
+    let measurement = Measurement { pid, method: Method::Classic, options, work, progress };
+    run(measurement, |session, gauge, _, progress| {
         let slices = half.as_nanos().div_ceil(options.window.as_nanos().max(1));
         let slices = u32::try_from(slices).unwrap_or(u32::MAX);
         let mut windows = Vec::new();

@@ -104,25 +104,26 @@ pub(crate) fn judge(
     bottleneck: &Bottleneck,
     method: Method,
 ) -> (Verdict, Vec<Warning>) {
-    let mut warnings = Vec::new();
-    let mut warn = |code: &str, text: String, hint: &str| warnings.push(report::warning(code, text, hint));
+    let cannot =
+        |code: &str, text: String, hint: &str| (Verdict::CannotTell, vec![report::warning(code, text, hint)]);
     if bottleneck.is_idle() {
         let usage = bottleneck.usage * 100.0;
         let text = format!("the process is idle: it used {usage:.1}% of one CPU");
-        warn("idle", text, "put it under its usual load and try again");
-        return (Verdict::CannotTell, warnings);
+        return cannot("idle", text, "put it under its usual load and try again");
     }
     let Some(figures) = figures else {
         let text = "most windows saw no work".to_owned();
-        warn(
-            "no_work",
-            text,
-            "check that the load runs and that its work is what is counted, or take longer windows",
-        );
-        return (Verdict::CannotTell, warnings);
+        let hint = "check that the load runs and that its work is what is counted, or take longer windows";
+        return cannot("no_work", text, hint);
     };
-    let verdict = verdict(&figures.factor);
-    if verdict == Verdict::CannotTell {
+    (verdict(&figures.factor), warnings(figures, variation, bottleneck, method))
+}
+
+/// Returns the reasons to doubt some of the figures.
+fn warnings(figures: &Figures, variation: f64, bottleneck: &Bottleneck, method: Method) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |code: &str, text: String, hint: &str| warnings.push(report::warning(code, text, hint));
+    if verdict(&figures.factor) == Verdict::CannotTell {
         let text = format!(
             "the interval of the factor is wide ({:.2} to {:.2})",
             figures.factor.low, figures.factor.high
@@ -159,7 +160,7 @@ pub(crate) fn judge(
         let text = "what changed between the two minutes, other than whet, is in the figures and not in the intervals";
         warn("drift", text.to_owned(), "compare in pairs of short windows (without --classic)");
     }
-    (verdict, warnings)
+    warnings
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub fn paired(
     work: &mut dyn Work,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report, Error> {
-    run(pid, Method::Paired, options, work, progress, |session, gauge, seed, progress| {
+    let measurement = Measurement { pid, method: Method::Paired, options, work, progress };
+    run(measurement, |session, gauge, seed, progress| {
         let mut random = Random(seed);
         let mut windows = Vec::new();
         for pair in 0..options.rounds {
@@ -47,21 +48,24 @@ pub fn paired(
     })
 }
 
+/// A measurement by either method.
+pub(crate) struct Measurement<'a> {
+    pub(crate) pid: Pid,
+    pub(crate) method: Method,
+    pub(crate) options: &'a Options,
+    pub(crate) work: &'a mut dyn Work,
+    pub(crate) progress: &'a mut dyn FnMut(Progress),
+}
+
 /// Does what both methods have in common: checks the load, restores the target, evaluates the windows.
+/// `take` takes the windows; its number is the seed of everything random.
 pub(crate) fn run(
-    pid: Pid,
-    method: Method,
-    options: &Options,
-    work: &mut dyn Work,
-    progress: &mut dyn FnMut(Progress),
+    measurement: Measurement<'_>,
     take: impl FnOnce(&mut Session, &mut Gauge<'_>, u64, &mut dyn FnMut(Progress)) -> Result<Vec<Window>, Error>,
 ) -> Result<Report, Error> {
+    let Measurement { pid, method, options, work, progress } = measurement;
     let begun = Instant::now();
-    if let Some([a, b]) = options.between
-        && a == b
-    {
-        return Err(Error::SameGeneration(a));
-    }
+    differs(options)?;
     let seed = options.seed.unwrap_or_else(Random::draw_seed);
     let mut session = Session::open(pid, options)?;
     let name = WorkName { kind: work.kind().to_owned(), what: work.what() };
@@ -114,4 +118,12 @@ pub(crate) fn run(
         stop_ms,
         windows,
     })
+}
+
+/// Checks that the generations to be compared are two.
+fn differs(options: &Options) -> Result<(), Error> {
+    match options.between {
+        Some([a, b]) if a == b => Err(Error::SameGeneration(a)),
+        _ => Ok(()),
+    }
 }

@@ -230,15 +230,16 @@ impl Stains {
         fine
     }
 
-    /// Updates the stain of a word of memory after an instruction. `same`: the values are equal or two forms
-    /// of one code address. `pushed`: a call pushed the word. Returns false if the word differs without a
-    /// reason.
+    /// Removes the stain of a word of memory that is equal after an instruction.
+    pub(crate) fn equal(&mut self, at: u64) {
+        self.memory.remove(&at);
+    }
+
+    /// Updates the stain of a word of memory that differs after an instruction. `same`: the values are two
+    /// forms of one code address. `pushed`: a call pushed the word. Returns false if there is no reason for
+    /// the difference.
     #[must_use]
-    pub(crate) fn word(&mut self, at: u64, equal: bool, same: bool, pushed: bool, inputs: Inputs) -> bool {
-        if equal {
-            self.memory.remove(&at);
-            return true;
-        }
+    pub(crate) fn word(&mut self, at: u64, same: bool, pushed: bool, inputs: Inputs) -> bool {
         let was = self.memory.get(&at).copied();
         let stain = match () {
             () if same && (pushed || inputs.explain()) => Stain::Address,
@@ -310,14 +311,14 @@ mod tests {
         assert_eq!(s.registers((&old, &old), (&a, &b), cause(Inputs::default(), false), SAME), Some(0));
         assert!(!s.flags((&state(0, 1), &state(0, 0)), cause(Inputs::default(), false)));
         assert!(!s.vectors(1, cause(Inputs::default(), false)));
-        assert!(!s.word(8, false, true, false, Inputs::default()));
-        assert!(!s.word(8, false, false, true, Inputs::default()), "a call pushes both forms of one address");
+        assert!(!s.word(8, true, false, Inputs::default()));
+        assert!(!s.word(8, false, true, Inputs::default()), "a call pushes both forms of one address");
     }
 
     #[test]
     fn address_stains_spread_through_reads() {
         let mut s = Stains::default();
-        assert!(s.word(0x100, false, true, true, Inputs::default()));
+        assert!(s.word(0x100, true, true, Inputs::default()));
         // pop %rax
         let read = |s: &Stains, at| s.inputs(0, 0, None, &[access(at, 8, true)]);
         let inputs = read(&s, 0x100);
@@ -335,7 +336,7 @@ mod tests {
         // Once overwritten, they are clean.
         assert_eq!(s.registers((&c, &d), (&a, &a), cause(Inputs::default(), false), SAME), None);
         assert!(s.flags((&a, &a), cause(Inputs::default(), false)));
-        assert!(s.word(0x100, true, true, false, Inputs::default()));
+        s.equal(0x100);
         assert_eq!(s.inputs(1, FLAGS, None, &[access(0x100, 8, true)]), Inputs::default());
     }
 

@@ -302,8 +302,9 @@ impl<'a> Lockstep<'a> {
             for ((at, a), b) in crate::differ::words(range).zip(va).zip(vb) {
                 // A masked store covers more memory than it writes.
                 let (Some(a), Some(b)) = (a, b) else { continue };
-                let equal = (a ^ b) & self.stains.live_bits(at) == 0;
-                if !self.stains.word(at, equal, self.atlas.same(a, b), pushed, inputs) {
+                if (a ^ b) & self.stains.live_bits(at) == 0 {
+                    self.stains.equal(at);
+                } else if !self.stains.word(at, self.atlas.same(a, b), pushed, inputs) {
                     return Some(Difference::Memory { at: Avma(at), values: (a, b) });
                 }
             }

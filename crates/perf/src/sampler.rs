@@ -88,6 +88,15 @@ struct CpuRing {
     hung_up: bool,
 }
 
+/// The events of each thread: one for each CPU.
+#[derive(Clone, Copy)]
+struct Events<'a> {
+    cpus: &'a [i32],
+    attr: &'a perf_event_attr,
+    /// The size of each CPU's buffer. Pages.
+    pages: usize,
+}
+
 /// Threads with their own event and perhaps an inherited one, with the ids of their own events.
 #[derive(Debug, Default)]
 struct Doubled(BTreeMap<i32, Vec<u64>>);
@@ -150,8 +159,9 @@ impl Sampler {
             throttled: 0,
             bytes: Vec::new(),
         };
+        let events = Events { cpus: &cpus, attr: &attributes, pages };
         for &pid in pids {
-            match sampler.open_all(pid, &cpus, &attributes, pages, &limit) {
+            match sampler.open_all(pid, events, &limit) {
                 Err(Error::Gone { .. }) if only.is_none() => {}
                 outcome => outcome?,
             }
@@ -166,14 +176,7 @@ impl Sampler {
     }
 
     /// Opens events for all threads, until a listing shows no new thread.
-    fn open_all(
-        &mut self,
-        pid: i32,
-        cpus: &[i32],
-        attr: &perf_event_attr,
-        pages: usize,
-        limit: &RaisedFileLimit,
-    ) -> Result<(), Error> {
+    fn open_all(&mut self, pid: i32, events: Events<'_>, limit: &RaisedFileLimit) -> Result<(), Error> {
         let mut known = BTreeSet::new();
         loop {
             let first = known.is_empty();
@@ -182,8 +185,8 @@ impl Sampler {
                 break;
             }
             for tid in fresh {
-                let needed = (self.threads + known.len()).saturating_mul(cpus.len());
-                self.open_thread(tid, cpus, attr, pages, !first).map_err(|e| match e {
+                let needed = (self.threads + known.len()).saturating_mul(events.cpus.len());
+                self.open_thread(tid, events, !first).map_err(|e| match e {
                     Error::Open { source, .. } if source.raw_os_error() == Some(libc::EMFILE) => {
                         Error::TooManyFiles { needed, limit: limit.hard() }
                     }
@@ -195,14 +198,8 @@ impl Sampler {
     }
 
     /// Opens a thread's events. A thread that has ended meanwhile is no error.
-    fn open_thread(
-        &mut self,
-        tid: i32,
-        cpus: &[i32],
-        attr: &perf_event_attr,
-        pages: usize,
-        late: bool,
-    ) -> Result<(), Error> {
+    fn open_thread(&mut self, tid: i32, events: Events<'_>, late: bool) -> Result<(), Error> {
+        let Events { cpus, attr, pages } = events;
         let mut opened = false;
         for &cpu in cpus {
             let fd = match event::open(attr, tid, cpu) {

@@ -158,7 +158,7 @@ impl<'a> Tally<'a> {
         let (mut returns, mut calls, mut arrived) = (from.is_none(), false, false);
         if let Some((f, b)) = from {
             let inst = inst_at(self.functions[f].cfg, b, taken.from);
-            let left = inst.and_then(|inst| Some((inst, self.leaves(f, b, inst, taken.to, n)?)));
+            let left = inst.and_then(|inst| Some((inst, self.leaves((f, b), inst, taken.to, n)?)));
             let Some((inst, inside)) = left else { return add(&mut self.rejected.branches, n) };
             returns = inst.decoded.flow_control() == FlowControl::Return;
             (calls, arrived) = (is_call(inst), inside);
@@ -179,9 +179,9 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// Counts that the instruction `inst` of block `b` branched to `to`, `n` times. Returns whether control
+    /// Counts that the instruction `inst` of a block branched to `to`, `n` times. Returns whether control
     /// followed an edge to a block of the same function. Returns `None` if the instruction cannot go there.
-    fn leaves(&mut self, f: usize, b: BlockId, inst: &Inst, to: Avma, n: u64) -> Option<bool> {
+    fn leaves(&mut self, (f, b): Place, inst: &Inst, to: Avma, n: u64) -> Option<bool> {
         let Recorded { cfg, counts } = &mut self.functions[f];
         let block = &cfg.blocks[b.index()];
         let is_last = cfg.insts_of(b).last().is_some_and(|last| last.at == inst.at);

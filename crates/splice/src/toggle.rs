@@ -368,21 +368,31 @@ fn in_stop(
         report.foreign.extend(outcome.foreign);
         if bytes != before {
             fault::point();
-            // When the threads run again, such a module may be unloaded.
-            let unloadable = here.iter().any(|&i| sites[i].record.mark.is_some());
-            // A thread that was binding a slot at the stop may bind it again: then the original runs.
-            let may_be_rebound = !page::is_code(sites, here) && here.iter().all(|&i| sites[i].apply);
-            for write in page::writes(sites, here, span, &before, &bytes) {
-                if unloadable {
-                    write_checked(process, write.at, &write.now)?;
-                } else {
-                    write.put(process)?;
-                    written.extend((!may_be_rebound).then_some(write));
-                }
-            }
+            let writes = page::writes(sites, here, span, &before, &bytes);
+            written.extend(put_page(process, sites, here, writes)?);
         }
     }
     Ok(written)
+}
+
+/// Makes the writes of one page. Returns those that are to be checked after the stop.
+fn put_page(
+    process: &Process,
+    sites: &[Site],
+    here: &[usize],
+    writes: Vec<Write>,
+) -> Result<Vec<Write>, Error> {
+    // When the threads run again, such a module may be unloaded.
+    if here.iter().any(|&i| sites[i].record.mark.is_some()) {
+        for write in writes {
+            write_checked(process, write.at, &write.now)?;
+        }
+        return Ok(Vec::new());
+    }
+    writes.iter().try_for_each(|write| write.put(process))?;
+    // A thread that was binding a slot at the stop may bind it again: then the original runs.
+    let may_be_rebound = !page::is_code(sites, here) && here.iter().all(|&i| sites[i].apply);
+    Ok(if may_be_rebound { Vec::new() } else { writes })
 }
 
 /// Returns whether a thread that was binding a redirected slot at the stop has bound it since.

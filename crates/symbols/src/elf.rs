@@ -52,13 +52,8 @@ impl Strings {
     }
 }
 
-/// Returns the bytes of a symbol file for the code in `texts`. The file has a symbol for each fragment that
-/// lies inside one of `texts`, and `debug_frame` as its `.debug_frame` section. Only the first 65,000 `texts`
-/// are described.
-#[must_use]
-pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u8]) -> Vec<u8> {
-    let texts = &texts[..texts.len().min(65_000)];
-    let mut names = Strings::default();
+/// Returns a symbol table with an entry for each fragment inside one of `texts`, and its strings.
+fn symbols(texts: &[AvmaRange], fragments: &[Fragment]) -> (Vec<u8>, Strings) {
     let mut strings = Strings::default();
     let mut symbols = vec![0; 24];
     for f in fragments {
@@ -69,6 +64,17 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
         symbols.extend(f.range.start.0.to_le_bytes());
         symbols.extend(f.range.len().to_le_bytes());
     }
+    (symbols, strings)
+}
+
+/// Returns the bytes of a symbol file for the code in `texts`. The file has a symbol for each fragment that
+/// lies inside one of `texts`, and `debug_frame` as its `.debug_frame` section. Only the first 65,000 `texts`
+/// are described.
+#[must_use]
+pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u8]) -> Vec<u8> {
+    let texts = &texts[..texts.len().min(65_000)];
+    let mut names = Strings::default();
+    let (symbols, strings) = symbols(texts, fragments);
     let locals = u32::try_from(symbols.len() as u64 / SYMBOL).unwrap_or(u32::MAX);
 
     let mut file = vec![0; HEADER];
@@ -77,18 +83,8 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
         // The first code section has the plain name, because debuggers look for it.
         let name = names.add(&if i == 0 { ".text".to_owned() } else { format!(".text.{i}") });
         let offset = file.len() as u64;
-        sections.push(Section {
-            name,
-            kind: NOBITS,
-            flags: CODE,
-            at: t.start.0,
-            offset,
-            size: t.len(),
-            link: 0,
-            info: 0,
-            align: 16,
-            entry: 0,
-        });
+        let code = Section { kind: NOBITS, flags: CODE, align: 16, ..Section::default() };
+        sections.push(Section { name, at: t.start.0, offset, size: t.len(), ..code });
     }
     let strings_index = u32::try_from(texts.len() + 3).unwrap_or(0);
     let mut put = |name: &str, kind: u32, bytes: &[u8], link: u32, info: u32, entry: u64| {
@@ -105,18 +101,7 @@ pub fn symbol_file(texts: &[AvmaRange], fragments: &[Fragment], debug_frame: &[u
     let name = names.add(".shstrtab");
     let offset = file.len() as u64;
     let size = names.0.len() as u64;
-    sections.push(Section {
-        name,
-        kind: STRTAB,
-        flags: 0,
-        at: 0,
-        offset,
-        size,
-        link: 0,
-        info: 0,
-        align: 1,
-        entry: 0,
-    });
+    sections.push(Section { name, kind: STRTAB, offset, size, align: 1, ..Section::default() });
     file.extend(&names.0);
     file.resize(file.len().next_multiple_of(8), 0);
     let table = file.len() as u64;

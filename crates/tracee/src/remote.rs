@@ -140,6 +140,10 @@ fn scan(process: &Process, range: AvmaRange, mut see: impl FnMut(Avma, &[u8])) {
     }
 }
 
+/// A system call: its number and its arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct SystemCall(pub(crate) i64, pub(crate) [u64; 6]);
+
 impl Group {
     /// Runs one system call on the first thread at rest that is fit for it.
     pub(crate) fn syscall_anywhere(
@@ -157,7 +161,7 @@ impl Group {
             if ptrace::dispatches_syscalls(tid) {
                 dispatching = true;
             } else if let Some(place) = Place::of(&self.process, tid, &regs) {
-                return self.syscall_at(tid, gadgets, place, nr, args);
+                return self.syscall_at(tid, gadgets, place, SystemCall(nr, args));
             } else {
                 unfit = true;
             }
@@ -179,7 +183,7 @@ impl Group {
             Some((_, place)) => place,
             None => self.place(tid)?,
         };
-        self.syscall_at(tid, gadgets, place, nr, args)
+        self.syscall_at(tid, gadgets, place, SystemCall(nr, args))
     }
 
     /// Returns the place for the return frame of a thread at rest.
@@ -194,14 +198,13 @@ impl Group {
         tid: Tid,
         gadgets: Gadgets,
         mut place: Place,
-        nr: i64,
-        args: [u64; 6],
+        call: SystemCall,
     ) -> Result<i64, Error> {
         if let Some(pages) = place.dear {
             self.make_shelter(tid, gadgets, &place, pages)?;
             place = self.place(tid)?;
         }
-        let result = self.one_syscall(tid, gadgets, &place, nr, args);
+        let result = self.one_syscall(tid, gadgets, &place, call);
         self.place = Some((tid, place));
         result
     }
@@ -212,8 +215,7 @@ impl Group {
         tid: Tid,
         gadgets: Gadgets,
         place: &Place,
-        nr: i64,
-        args: [u64; 6],
+        SystemCall(nr, args): SystemCall,
     ) -> Result<i64, Error> {
         // Threads that stopped too late to be chosen are resumed.
         self.pump()?;

@@ -6,7 +6,7 @@
 
 use crate::group::Group;
 use crate::process::mapping_range;
-use crate::remote::Gadgets;
+use crate::remote::{Gadgets, SystemCall};
 use crate::return_frame::Place;
 use crate::{Error, Process, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
@@ -49,8 +49,8 @@ impl Group {
         let arg = |i: i32| i64::from(i).cast_unsigned();
         let access = arg(libc::PROT_READ | libc::PROT_WRITE);
         let flags = arg(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        let map = [0, LEN + 2 * GUARD, access, flags, u64::MAX, 0];
-        let at = Avma(self.one_syscall(tid, gadgets, first, libc::SYS_mmap, map)?.cast_unsigned());
+        let map = SystemCall(libc::SYS_mmap, [0, LEN + 2 * GUARD, access, flags, u64::MAX, 0]);
+        let at = Avma(self.one_syscall(tid, gadgets, first, map)?.cast_unsigned());
         let shelter = AvmaRange::with_len(at.add(GUARD), LEN);
         self.process.write(shelter.start, &MARK)?;
         self.process.set_shelter(shelter);
@@ -58,11 +58,11 @@ impl Group {
         // makes another.
         let place = self.place(tid)?;
         for guard in [at, shelter.end] {
-            let none = [guard.0, GUARD, arg(libc::PROT_NONE), 0, 0, 0];
-            remote_only(self.one_syscall(tid, gadgets, &place, libc::SYS_mprotect, none))?;
+            let none = SystemCall(libc::SYS_mprotect, [guard.0, GUARD, arg(libc::PROT_NONE), 0, 0, 0]);
+            remote_only(self.one_syscall(tid, gadgets, &place, none))?;
         }
         let forget = [pages.start.0, pages.len(), arg(libc::MADV_DONTNEED), 0, 0, 0];
-        remote_only(self.one_syscall(tid, gadgets, &place, libc::SYS_madvise, forget))
+        remote_only(self.one_syscall(tid, gadgets, &place, SystemCall(libc::SYS_madvise, forget)))
     }
 }
 

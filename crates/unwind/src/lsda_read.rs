@@ -82,11 +82,12 @@ impl Lsda {
             return Err(cursor.window.fault(cursor.offset, "the last call site leaves its table"));
         }
 
+        let tables = Tables { actions: action_base, types: types.as_ref() };
         let mut reached = Reached::default();
         for (chain, site) in call_sites.iter().enumerate() {
-            reached.follow(&mut window, action_base, types.as_ref(), chain, site.action)?;
+            reached.follow(&mut window, tables, chain, site.action)?;
         }
-        reached.collect(&mut window, action_base, types.as_ref(), func.start, call_sites)
+        reached.collect(&mut window, tables, func.start, call_sites)
     }
 
     /// Returns the call site for an exception that passes the instruction at `pc` (an address inside the
@@ -129,16 +130,24 @@ fn call_site(
     Ok(CallSite { range, landing_pad: (pad != 0).then(|| pad_base.add(pad)), action })
 }
 
+/// The tables behind the call sites.
+#[derive(Clone, Copy)]
+struct Tables<'a> {
+    /// Where the actions begin.
+    actions: u64,
+    types: Option<&'a Types>,
+}
+
 impl Reached {
     /// Follows the chain of action records that begins at `action` (1 + offset; 0: none).
     fn follow(
         &mut self,
         window: &mut Window<'_>,
-        action_base: u64,
-        types: Option<&Types>,
+        tables: Tables<'_>,
         chain: usize,
         action: u64,
     ) -> Result<(), Error> {
+        let Tables { actions: action_base, types } = tables;
         let Some(mut record) = action.checked_sub(1) else { return Ok(()) };
         loop {
             match self.records.insert(record, chain) {
@@ -192,11 +201,11 @@ impl Reached {
     fn collect(
         self,
         window: &mut Window<'_>,
-        action_base: u64,
-        types: Option<&Types>,
+        tables: Tables<'_>,
         func: Avma,
         call_sites: Vec<CallSite>,
     ) -> Result<Lsda, Error> {
+        let Tables { actions: action_base, types } = tables;
         let actions = window.get(action_base, self.actions)?.to_vec();
         let mut lsda = Lsda { call_sites, actions, types: Vec::new(), filters: Vec::new() };
         let Some(types) = types else { return Ok(lsda) };

@@ -3,8 +3,8 @@
 use crate::text::{bytes, file_name, many, percent, printable};
 use crate::{anatomy, shares};
 use engine::{
-    CodeFiles, DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ShownProfile,
-    ShownSite, StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
+    CodeFiles, DoctorReport, DynoReport, ExplainReport, OptimizeReport, PerfMap, PhaseTime, ProfileUse,
+    ShownProfile, ShownSite, StatusReport, TargetStatus, ToggleAnswer, VerifyReport,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -39,11 +39,7 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
         let _ = write!(s, "\n  {}", shares::line(t));
     }
     if let Some(p) = &r.profile {
-        let _ = write!(s, "\n  by a profile: {} of its functions used, {} stale, ", p.functions, p.stale);
-        let _ = write!(s, "{} of other builds, {} left alone", p.foreign, p.refused);
-        if p.found_again > 0 {
-            let _ = write!(s, "; {} are of another build and were found again", p.found_again);
-        }
+        s.push_str(&used_profile(p));
     }
     let _ = write!(s, "\n  redirects: {}", counts(&r.redirects));
     if r.skipped_redirects > 0 {
@@ -53,11 +49,8 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
         let _ = write!(s, "\n  left alone: {}", counts(&r.refusals));
     }
     if r.not_drawn > 0 {
-        let _ = write!(
-            s,
-            "\n  not drawn: {} more functions; a shuffle takes on 16 MiB of code at once",
-            r.not_drawn
-        );
+        let _ = write!(s, "\n  not drawn: {} more functions; ", r.not_drawn);
+        s.push_str("a shuffle takes on 16 MiB of code at once");
     }
     if let Some(CodeFiles { mapped, left_out: Some(why), .. }) = &r.code_files {
         let what = if *mapped { "tools that open files by path do not find" } else { "no file holds" };
@@ -73,6 +66,15 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
         "\n  stopped for {:.1} ms; {:.1} s in all\n  `whet undo {}` takes it out again",
         r.stop_ms.max, r.seconds, r.pid
     );
+    s
+}
+
+fn used_profile(p: &ProfileUse) -> String {
+    let mut s = format!("\n  by a profile: {} of its functions used, {} stale, ", p.functions, p.stale);
+    let _ = write!(s, "{} of other builds, {} left alone", p.foreign, p.refused);
+    if p.found_again > 0 {
+        let _ = write!(s, "; {} are of another build and were found again", p.found_again);
+    }
     s
 }
 

@@ -169,25 +169,7 @@ impl Machine {
                 let v = self.address(i, true);
                 self.assign(i, v, width(i, 0));
             }
-            Mnemonic::Cmp => {
-                let (left, bits) = self.operand(i, 0, inst);
-                let (right, _) = self.operand(i, 1, inst);
-                let right = self.values.zext(right, bits);
-                self.flags = Some(Compared { left, right, bits });
-            }
-            Mnemonic::Test => {
-                let (a, bits) = self.operand(i, 0, inst);
-                let (b, _) = self.operand(i, 1, inst);
-                let right = self.values.constant(0);
-                // `test x, x` sets zero and carry like `cmp x, 0`.
-                self.flags = if a == b {
-                    Some(Compared { left: a, right, bits })
-                } else if let Some(c) = self.values.as_const(b) {
-                    Some(Compared { left: self.values.and(a, c & mask(bits)), right, bits })
-                } else {
-                    None
-                };
-            }
+            Mnemonic::Cmp | Mnemonic::Test => self.flags = self.compared(i, inst),
             Mnemonic::Add | Mnemonic::Sub | Mnemonic::And => return self.arithmetic(i, inst),
             Mnemonic::Inc | Mnemonic::Dec if i.op0_kind() == OpKind::Register => {
                 let (v, bits) = self.operand(i, 0, inst);
@@ -199,43 +181,65 @@ impl Machine {
             Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr
                 if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Immediate8 =>
             {
-                let (v, bits) = self.operand(i, 0, inst);
-                let k = u8::try_from(i.immediate(1) & if bits == 64 { 63 } else { 31 }).unwrap_or(0);
-                let v =
-                    if i.mnemonic() == Mnemonic::Shr { self.values.shr(v, k) } else { self.values.shl(v, k) };
-                self.assign(i, v, bits);
-                self.flags = None;
+                self.shift(i, inst);
             }
             Mnemonic::Xor if i.op1_kind() == OpKind::Register && i.op0_register() == i.op1_register() => {
                 let zero = self.values.constant(0);
                 self.assign(i, zero, width(i, 0));
                 self.flags = None;
             }
-            Mnemonic::Push if width(i, 0) == 64 || i.op0_kind() != OpKind::Register => {
-                let v = match i.op0_kind() {
-                    OpKind::Register => self.regs[gpr(i.op0_register()).unwrap_or(0)],
-                    _ => self.values.unknown(),
-                };
-                self.regs[4] =
-                    self.values.add(self.regs[4], i64::from(i.stack_pointer_increment()).cast_unsigned());
-                self.store(self.regs[4], 8, v, true);
-            }
+            Mnemonic::Push if width(i, 0) == 64 || i.op0_kind() != OpKind::Register => self.push(i),
             Mnemonic::Pop if i.op0_kind() == OpKind::Register && width(i, 0) == 64 => {
                 let v = self.recall(self.regs[4], 8).map_or_else(|| self.values.unknown(), |w| w.value);
                 self.regs[4] = self.values.add(self.regs[4], 8);
                 self.assign(i, v, 64);
             }
             Mnemonic::Nop | Mnemonic::Endbr64 => {}
-            _ if is_cmov(i) => {
-                let ((old, bits), (new, _)) = (self.operand(i, 0, inst), self.operand(i, 1, inst));
-                let cc = i.condition_code();
-                let (old, new) = (self.given(old, negate(cc)), self.given(new, cc));
-                let v = self.values.either(old, new);
-                self.assign(i, v, bits);
-            }
+            _ if is_cmov(i) => self.conditional_move(i, inst),
             _ => return false,
         }
         true
+    }
+
+    /// Returns the flags of `cmp` or `test`, if what they compare is followed.
+    fn compared(&mut self, i: &Instruction, inst: InstId) -> Option<Compared> {
+        let (left, bits) = self.operand(i, 0, inst);
+        let (right, _) = self.operand(i, 1, inst);
+        if i.mnemonic() == Mnemonic::Cmp {
+            return Some(Compared { left, right: self.values.zext(right, bits), bits });
+        }
+        let zero = self.values.constant(0);
+        // `test x, x` sets zero and carry like `cmp x, 0`.
+        if left == right {
+            return Some(Compared { left, right: zero, bits });
+        }
+        let c = self.values.as_const(right)?;
+        Some(Compared { left: self.values.and(left, c & mask(bits)), right: zero, bits })
+    }
+
+    fn shift(&mut self, i: &Instruction, inst: InstId) {
+        let (v, bits) = self.operand(i, 0, inst);
+        let k = u8::try_from(i.immediate(1) & if bits == 64 { 63 } else { 31 }).unwrap_or(0);
+        let v = if i.mnemonic() == Mnemonic::Shr { self.values.shr(v, k) } else { self.values.shl(v, k) };
+        self.assign(i, v, bits);
+        self.flags = None;
+    }
+
+    fn push(&mut self, i: &Instruction) {
+        let v = match i.op0_kind() {
+            OpKind::Register => self.regs[gpr(i.op0_register()).unwrap_or(0)],
+            _ => self.values.unknown(),
+        };
+        self.regs[4] = self.values.add(self.regs[4], i64::from(i.stack_pointer_increment()).cast_unsigned());
+        self.store(self.regs[4], 8, v, true);
+    }
+
+    fn conditional_move(&mut self, i: &Instruction, inst: InstId) {
+        let ((old, bits), (new, _)) = (self.operand(i, 0, inst), self.operand(i, 1, inst));
+        let cc = i.condition_code();
+        let (old, new) = (self.given(old, negate(cc)), self.given(new, cc));
+        let v = self.values.either(old, new);
+        self.assign(i, v, bits);
     }
 
     fn arithmetic(&mut self, i: &Instruction, inst: InstId) -> bool {

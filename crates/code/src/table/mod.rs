@@ -43,6 +43,14 @@ pub(crate) struct Known {
     lost: bool,
 }
 
+impl Known {
+    /// Returns a table of which nothing is proven.
+    fn guessed(shape: Shape, load: Avma, entries: Vec<Avma>) -> Self {
+        let Shape { at, form, .. } = shape;
+        Self { at, form, entries, load, proven: false, local: false, checked: false, lost: false }
+    }
+}
+
 fn entry_size(form: TableForm) -> u64 {
     match form {
         TableForm::Absolute8 => 8,
@@ -77,19 +85,7 @@ pub(crate) fn round(
     known: &mut FxHashMap<Avma, Known>,
     dropped: &mut FxHashSet<Avma>,
 ) -> Result<bool, Refusal> {
-    let mut machine = Machine::new();
-    let facts = Facts::compute(cfg, &mut machine);
-    let preds = predecessors(cfg);
-    let mut resolved: Vec<(Avma, Resolved)> = Vec::new();
-    for b in candidates(cfg) {
-        let Some(jump) = cfg.insts_of(b).last() else { continue };
-        if dropped.contains(&jump.at) {
-            continue;
-        }
-        if let Some(r) = Search::new(cfg, &preds, &facts, &mut machine, input.constant).resolve(b) {
-            resolved.push((jump.at, r));
-        }
-    }
+    let resolved = resolve(cfg, input, dropped);
     // A guess ends where another table begins, so all tables must be known before. Proven tables come first.
     let starts: FxHashSet<Avma> = resolved.iter().map(|(_, r)| r.shape.at).collect();
     let mut new: FxHashMap<Avma, Known> = FxHashMap::default();
@@ -105,19 +101,9 @@ pub(crate) fn round(
             });
         match full {
             Some(entries) if explore_all(ex, &entries)? => {
-                new.insert(
-                    jump,
-                    Known {
-                        at: r.shape.at,
-                        form: r.shape.form,
-                        entries,
-                        load,
-                        proven: true,
-                        local: r.local,
-                        checked: r.checked,
-                        lost: false,
-                    },
-                );
+                let Resolved { local, checked, .. } = r;
+                let table = Known::guessed(r.shape, load, entries);
+                new.insert(jump, Known { proven: true, local, checked, ..table });
             }
             _ => guesses.push((jump, r.shape, load)),
         }
@@ -141,24 +127,30 @@ pub(crate) fn round(
         if entries.is_empty() {
             dropped.insert(jump);
         } else {
-            new.insert(
-                jump,
-                Known {
-                    at: shape.at,
-                    form: shape.form,
-                    entries,
-                    load,
-                    proven: false,
-                    local: false,
-                    checked: false,
-                    lost,
-                },
-            );
+            new.insert(jump, Known { lost, ..Known::guessed(shape, load, entries) });
         }
     }
     let same = *known == new;
     *known = new;
     Ok(same)
+}
+
+/// Returns the tables that the indirect jumps of a graph read, by the jump's address.
+fn resolve(cfg: &Cfg, input: &Input<'_>, dropped: &FxHashSet<Avma>) -> Vec<(Avma, Resolved)> {
+    let mut machine = Machine::new();
+    let facts = Facts::compute(cfg, &mut machine);
+    let preds = predecessors(cfg);
+    let mut resolved = Vec::new();
+    for b in candidates(cfg) {
+        let Some(jump) = cfg.insts_of(b).last() else { continue };
+        if dropped.contains(&jump.at) {
+            continue;
+        }
+        if let Some(r) = Search::new(cfg, &preds, &facts, &mut machine, input.constant).resolve(b) {
+            resolved.push((jump.at, r));
+        }
+    }
+    resolved
 }
 
 /// Returns all entries of a table whose greatest index is proven; `None` if they cannot be valid entries.
@@ -251,7 +243,7 @@ pub(crate) fn prove(cfg: &mut Cfg, known: &FxHashMap<Avma, Known>) {
         let Some(k) = known.get(&jump.at).filter(|k| k.proven && k.local) else { continue };
         let q = if k.checked { Question::SwitchTarget } else { Question::LabelValue };
         let live = answers[usize::from(k.checked)].get_or_insert_with(|| Liveness::answer(cfg, q));
-        let proven = proof::table_load(cfg, block, table, (k.load, k.at), live, q);
+        let proven = proof::table_load(cfg, block, (k.load, k.at), live, q);
         cfg.tables[table.index()].cloneable = proven;
     }
 }

@@ -1,7 +1,7 @@
 //! Proves that a table may be cloned: only the jump can notice that its entries differ.
 
 use crate::liveness::{Live, Liveness, Question, effect_of, flag_bits, flags_certain, gpr};
-use crate::{Block, Cfg, Dest, TableId, TableLoad};
+use crate::{Block, Cfg, Dest, TableLoad, Term};
 use addr::{Addr, Avma};
 use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 
@@ -12,11 +12,11 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, OpKind, Register};
 pub(super) fn table_load(
     cfg: &Cfg,
     block: &Block,
-    table: TableId,
     (load, at): (Avma, Avma),
     live: &Liveness,
     q: Question,
 ) -> Option<TableLoad> {
+    let Term::Switch { table } = block.term else { return None };
     let jump = block.last_inst()?;
     let inst = block.inst_ids().find(|n| cfg.insts[n.index()].at == load)?;
     let base_value = displaced(&cfg.insts[inst.index()].decoded, at)?;

@@ -204,12 +204,7 @@ fn one_cache(
     out.data.extend(words.into_bytes());
     let records = with_calls(work, records, &entries);
     let maps = map_store::write(&out.clones);
-    let counts =
-        |c: &ToClone<'_>| matches!(c, ToClone::ToCount(c) if !c.counters.is_empty() || !c.watches.is_empty());
-    let notes = match members.iter().any(counts) {
-        true => splice::CounterSites::new(&out.gs_sites, &out.text).write(),
-        false => Vec::new(),
-    };
+    let notes = counter_notes(&members, &out);
     let plan = CachePlan {
         text_at,
         text: std::iter::repeat_n(GAP, usize::try_from(head).unwrap_or(0)).chain(out.text).collect(),
@@ -223,6 +218,16 @@ fn one_cache(
         notes,
     };
     Ok(Made { plan, room, cloned, refused, entries_refused })
+}
+
+/// Returns the list by which counting ends; empty for clones without counters.
+fn counter_notes(members: &[ToClone<'_>], out: &Output) -> Vec<u8> {
+    let counts =
+        |c: &ToClone<'_>| matches!(c, ToClone::ToCount(c) if !c.counters.is_empty() || !c.watches.is_empty());
+    match members.iter().any(counts) {
+        true => splice::CounterSites::new(&out.gs_sites, &out.text).write(),
+        false => Vec::new(),
+    }
 }
 
 /// Adds the redirects of calls and words to those of entries, and drops redirects that may outlive their

@@ -54,6 +54,16 @@ pub(crate) struct Wanted<'a> {
     pub(crate) notes: &'a dyn Fn(&Built) -> Vec<u8>,
 }
 
+impl Wanted<'_> {
+    /// Returns the offsets of the counters, if the clones are to count.
+    fn offsets(&self) -> Option<Offsets> {
+        match self.clones {
+            Clones::ToCount(round) => Some(round.offsets),
+            Clones::ToRun(_) => None,
+        }
+    }
+}
+
 /// An installed generation.
 pub(crate) struct Placed {
     /// The build, without its caches.
@@ -136,11 +146,7 @@ impl Installer<'_, '_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, Error> {
         progress(Progress::Building);
-        let Wanted { clones, style, notes } = wanted;
-        let counters = match clones {
-            Clones::ToCount(round) => Some(round.offsets),
-            Clones::ToRun(_) => None,
-        };
+        let Wanted { clones, style, .. } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         if target.undos() != self.target.undos() {
@@ -151,27 +157,9 @@ impl Installer<'_, '_> {
         maps.sort_by_key(|m| m.range.start);
         // Clones that are soon removed are not worth a file.
         let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
-        let head = if in_files { symbols::HEAD } else { 0 };
-        let build = |notes| {
-            let bounds = Bounds { notes, head, interrupt: &self.interrupt, spans: self.spans };
-            caches::build(self.program, clones, &maps, style, &bounds)
-        };
-        let noted = |mut built: Built| {
-            let notes = notes(&built);
-            add_notes(&mut built.caches, notes, counters);
-            built
-        };
-        let mut built = noted(build(0)?);
+        let mut built = self.build(wanted, &maps, in_files)?;
         if built.cloned.is_empty() {
             return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
-        }
-        if !built.fits() {
-            // Notes about the new clones may be somewhat longer.
-            let notes = built.caches.first().map_or(0, |first| first.plan.notes.len() as u64);
-            built = noted(build(notes.saturating_mul(2))?);
-            if !built.fits() {
-                return Err(Error::Build("the notes about a cache depend on its address".to_owned()));
-            }
         }
         progress(Progress::Installing);
         let main = built.caches.iter().position(|c| c.is_main);
@@ -183,7 +171,7 @@ impl Installer<'_, '_> {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
         let ready = tracee::preflight(pid)?;
-        let counters = counters.map(Offsets::all);
+        let counters = wanted.offsets().map(Offsets::all);
         memory_limit::check(pid, &caches, counters.as_ref(), ready.threads)?;
         let anchor_at = Self::place_anchor(&built, &caches)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
@@ -202,6 +190,31 @@ impl Installer<'_, '_> {
         let files = in_files.then(|| code_files::publish(&plan.caches, report.not_from_files.as_deref()));
         let main = main.and_then(|i| plan.caches.into_iter().nth(i));
         Ok(Placed { built, main, mapped, report, files })
+    }
+
+    /// Builds the caches with their notes. If no function can be cloned, the result has no clones.
+    fn build(&self, wanted: Wanted<'_>, maps: &[Mapping], in_files: bool) -> Result<Built, Error> {
+        let Wanted { clones, style, notes } = wanted;
+        let head = if in_files { symbols::HEAD } else { 0 };
+        let build = |room| -> Result<Built, Error> {
+            let bounds = Bounds { notes: room, head, interrupt: &self.interrupt, spans: self.spans };
+            let mut built = caches::build(self.program, clones, maps, style, &bounds)?;
+            let notes = notes(&built);
+            add_notes(&mut built.caches, notes, wanted.offsets());
+            Ok(built)
+        };
+        let first = build(0)?;
+        if first.cloned.is_empty() || first.fits() {
+            return Ok(first);
+        }
+        // Notes about the new clones may be somewhat longer.
+        let notes = first.caches.first().map_or(0, |first| first.plan.notes.len() as u64);
+        let second = build(notes.saturating_mul(2))?;
+        if second.fits() {
+            Ok(second)
+        } else {
+            Err(Error::Build("the notes about a cache depend on its address".to_owned()))
+        }
     }
 
     /// Returns the place of a new anchor: near the first cache.

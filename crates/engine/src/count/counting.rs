@@ -81,14 +81,15 @@ pub fn count_during(
     restore::end_counting(pid)?;
     let target = Target::open(pid)?;
     let counted =
-        with_installer(&target, &Kin::default(), options, progress, |installer, found, samples, progress| {
-            let first = match found {
-                Found::Sampled(chosen) => estimate::first(chosen, samples, options.shuffle),
+        with_installer(&target, &Kin::default(), options, progress, |installer, prepared, progress| {
+            let first = match prepared.found {
+                Found::Sampled(chosen) => estimate::first(chosen, prepared.samples, options.shuffle),
                 Found::Profiled(counted, _) => {
                     counted.map(|all| all.into_iter().map(|c| c.measured).collect())
                 }
             };
-            let (measured, _) = count(installer, first, Duration::ZERO, options, &mut run, progress)?;
+            let first = ToCount { candidates: first, time: Duration::ZERO, options };
+            let (measured, _) = count(installer, first, &mut run, progress)?;
             let counted = measured.chosen.into_iter().filter(|c| c.is_counted());
             Ok(counted
                 .map(|c| CountedFunction {
@@ -102,16 +103,25 @@ pub fn count_during(
     restore::or_restore(&target, false, counted)
 }
 
-/// Counts functions in rounds of `time` while `run` lets the target run. Adds the functions that they call
-/// often. With a seed, the blocks of counting clones are in random order.
+/// Functions to be counted.
+#[derive(Clone)]
+pub(crate) struct ToCount<'a> {
+    /// The functions, with counts as far as they are known.
+    pub(crate) candidates: Candidates<Measured>,
+    /// How long a round takes.
+    pub(crate) time: Duration,
+    /// The options of the command.
+    pub(crate) options: &'a OptimizeOptions,
+}
+
+/// Counts functions in rounds while `run` lets the target run. Adds the functions that they call often. With
+/// a seed, the blocks of counting clones are in random order.
 ///
 /// # Errors
 /// Returns the errors of installation and of undo.
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
-    candidates: Candidates<Measured>,
-    time: Duration,
-    options: &OptimizeOptions,
+    ToCount { candidates, time, options }: ToCount<'_>,
     run: &mut Run<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Candidates<Measured>, CountingReport), Error> {
@@ -145,20 +155,7 @@ pub(crate) fn count(
             break;
         }
         new_rounds += usize::from(again.is_none());
-        let ended = match &again {
-            Some(again) => rounds.count_again(&target, &all.todo, again),
-            None => rounds.count_new(&target, &all.todo, &all.done),
-        };
-        let why = match ended {
-            Err(e) if is_reason(&e) => Some(e.to_string()),
-            ended => {
-                let ended = ended?;
-                let found = ended.found;
-                all.todo = ended.apply(std::mem::take(&mut all.todo));
-                found.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default())
-            }
-        };
-        if let Some(why) = why {
+        if let Some(why) = all.run(&mut rounds, &target, again.as_ref())? {
             restore::restore(installer.target.process.pid(), false)?;
             rounds.report.left_out = Some(why);
             break;
@@ -190,6 +187,29 @@ struct Functions {
 }
 
 impl Functions {
+    /// Runs a round in new clones or in those of an earlier round. Returns the reason to count no more, if
+    /// there is one.
+    fn run(
+        &mut self,
+        rounds: &mut Rounds<'_, '_, '_>,
+        target: &Target,
+        again: Option<&Round>,
+    ) -> Result<Option<String>, Error> {
+        let ended = match again {
+            Some(again) => rounds.count_again(target, &self.todo, again),
+            None => rounds.count_new(target, &self.todo, &self.done),
+        };
+        match ended {
+            Err(e) if is_reason(&e) => Ok(Some(e.to_string())),
+            ended => {
+                let ended = ended?;
+                let found = ended.found;
+                self.todo = ended.apply(std::mem::take(&mut self.todo));
+                Ok(found.map(|found| CountingReport::left_out(found).left_out.unwrap_or_default()))
+            }
+        }
+    }
+
     /// Ends a round, which ran earlier clones if `again` is one of them. Adds the functions that the counted
     /// ones call often.
     fn advance(

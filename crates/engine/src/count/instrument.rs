@@ -63,16 +63,22 @@ pub(crate) struct Instruments<'a> {
     pub(crate) end: u32,
 }
 
-/// Instruments whole functions. `callers` are the functions of earlier rounds, `samples` all samples. Offsets
-/// begin at `from`. With a random layout, the blocks of the clones are in random order.
-pub(crate) fn instrument<'a>(
-    program: &Program<'_>,
-    functions: &'a [Measured],
-    callers: &[Measured],
-    samples: u64,
-    from: u32,
-    style: Style,
-) -> Instruments<'a> {
+/// The input of a round in new clones.
+pub(crate) struct ToInstrument<'a> {
+    pub(crate) functions: &'a [Measured],
+    /// The functions of earlier rounds.
+    pub(crate) callers: &'a [Measured],
+    /// Samples in all functions.
+    pub(crate) samples: u64,
+    /// The first offset of a counter.
+    pub(crate) from: u32,
+    /// With a random layout, the blocks of the clones are in random order.
+    pub(crate) style: Style,
+}
+
+/// Instruments whole functions.
+pub(crate) fn instrument<'a>(program: &Program<'_>, round: &ToInstrument<'a>) -> Instruments<'a> {
+    let &ToInstrument { functions, callers, samples, from, style } = round;
     let met: FxHashSet<FuncId> = functions.iter().chain(callers).map(|c| c.id).collect();
     // Use other orders than the clones that are installed after counting.
     let mut rng = style.shuffle.map(|seed| Rng::new(seed ^ 0xc0));

@@ -2,7 +2,7 @@
 //! lie in the memory of the process in which they count. So counts are taken in one busy member.
 
 use crate::build::installer::Installer;
-use crate::count::counting;
+use crate::count::counting::{self, ToCount};
 use crate::count::rounds::{self, CountingReport};
 use crate::family::fit::{Fitting, Head};
 use crate::family::kin::Kin;
@@ -10,7 +10,6 @@ use crate::plan::candidate::Measured;
 use crate::plan::candidates::Candidates;
 use crate::session::restore;
 use crate::{Error, OptimizeOptions, Progress};
-use std::time::Duration;
 
 /// How many members are tried: they may end while they count.
 const TRIES: usize = 4;
@@ -18,7 +17,7 @@ const TRIES: usize = 4;
 /// The functions, with counts as far as they are known, and what was done.
 type Outcome = Result<(Candidates<Measured>, CountingReport), Error>;
 
-/// Counts functions in rounds of `time`: in the busiest process of the family, or in the target if it is
+/// Counts functions: in the busiest process of the family, or in the target if it is
 /// optimized alone.
 ///
 /// # Errors
@@ -27,27 +26,24 @@ type Outcome = Result<(Candidates<Measured>, CountingReport), Error>;
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
     kin: &Kin,
-    candidates: Candidates<Measured>,
-    time: Duration,
-    options: &OptimizeOptions,
+    functions: ToCount<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Outcome {
     let own = installer.target.process.pid();
     if kin.sampled().is_none() {
-        return count_in(installer, candidates, time, options, progress);
+        return count_in(installer, functions, progress);
     }
     let mut why = "no process of the family was busy".to_owned();
     let mut head: Option<Head<'_>> = None;
     for pid in kin.busiest().into_iter().take(TRIES) {
         if pid == own {
-            return count_in(installer, candidates, time, options, progress);
+            return count_in(installer, functions, progress);
         }
         let fitting = match &head {
             Some(head) => head.join(pid),
             None => self::head(installer).and_then(|made| head.insert(made).join(pid)),
         };
-        let counted = fitting
-            .and_then(|member| in_member(installer, &member, candidates.clone(), time, options, progress));
+        let counted = fitting.and_then(|member| in_member(installer, &member, functions.clone(), progress));
         match counted {
             Ok((counted, report)) => {
                 return Ok((counted, CountingReport { counted_in: Some(pid.0), ..report }));
@@ -56,21 +52,20 @@ pub(crate) fn count(
             Err(e) => why = crate::with_causes(&e),
         }
     }
-    Ok((candidates, CountingReport { left_out: Some(why), ..CountingReport::default() }))
+    Ok((functions.candidates, CountingReport { left_out: Some(why), ..CountingReport::default() }))
 }
 
 /// Counts in the installer's process.
 fn count_in(
     installer: &Installer<'_, '_>,
-    candidates: Candidates<Measured>,
-    time: Duration,
-    options: &OptimizeOptions,
+    functions: ToCount<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Outcome {
+    let ToCount { time, options, .. } = functions;
     let mut run = |look: &mut rounds::Look<'_>| {
         rounds::wait(&installer.target.process, time, &options.interrupt, look);
     };
-    counting::count(installer, candidates, time, options, &mut run, progress)
+    counting::count(installer, functions, &mut run, progress)
 }
 
 /// Returns what members are compared with.
@@ -85,13 +80,12 @@ fn head<'a>(installer: &'a Installer<'_, '_>) -> Result<Head<'a>, Error> {
 fn in_member(
     installer: &Installer<'_, '_>,
     member: &Fitting,
-    candidates: Candidates<Measured>,
-    time: Duration,
-    options: &OptimizeOptions,
+    functions: ToCount<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Outcome {
     let process = &member.target.process;
     let was_optimized = restore::is_optimized(&member.target);
+    let options = functions.options;
     let options = &OptimizeOptions { interrupt: options.interrupt.watching(process), ..options.clone() };
     let inside = Installer {
         target: &member.target,
@@ -103,7 +97,7 @@ fn in_member(
         interrupt: options.interrupt.clone(),
         spans: installer.spans,
     };
-    let counted = count_in(&inside, candidates, time, options, progress);
+    let counted = count_in(&inside, ToCount { options, ..functions }, progress);
     let counted = restore::or_restore(&member.target, was_optimized, counted)?;
     match restore::restore(process.pid(), was_optimized) {
         Err(e) if process.is_alive() => Err(e),

@@ -31,6 +31,14 @@ pub(crate) enum Found {
     Profiled(Candidates<Counted>, Arc<Adapted>),
 }
 
+/// The functions to clone, and the samples of the target.
+pub(crate) struct Prepared<'a> {
+    /// The functions.
+    pub(crate) found: Found,
+    /// All samples.
+    pub(crate) samples: &'a Samples,
+}
+
 /// Finds the functions of a target to clone and passes them to `then`. The target is untouched until then.
 ///
 /// # Errors
@@ -40,7 +48,7 @@ pub(crate) fn with_installer<R>(
     kin: &Kin,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-    then: impl FnOnce(&Installer<'_, '_>, Found, &Samples, &mut dyn FnMut(Progress)) -> Result<R, Error>,
+    then: impl FnOnce(&Installer<'_, '_>, Prepared<'_>, &mut dyn FnMut(Progress)) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let pid = target.process.pid();
     if let Some(installed) = &target.installed {
@@ -75,7 +83,7 @@ pub(crate) fn with_installer<R>(
         spans: &Spans::default(),
     };
     let found = find(&installer, options, &samples, progress)?;
-    then(&installer, found, &samples, progress)
+    then(&installer, Prepared { found, samples: &samples }, progress)
 }
 
 /// Chooses the functions to clone, by a profile or by samples.

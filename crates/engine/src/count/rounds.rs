@@ -9,7 +9,7 @@ use crate::build::memory_limit;
 use crate::build::round::{self, FunctionPlan, Offsets};
 use crate::count::forked;
 use crate::count::gs_watch::Watch;
-use crate::count::instrument::{COUNTER, Instruments, Own, counted_part, instrument, leaves};
+use crate::count::instrument::{COUNTER, Instruments, Own, ToInstrument, counted_part, instrument, leaves};
 use crate::count::recount::{self, Round};
 use crate::family::facts;
 use crate::plan::candidate::{Certainty, Measured, Others, SiteTargets};
@@ -161,8 +161,8 @@ impl Rounds<'_, '_, '_> {
         let (installer, style) = (self.installer, self.style);
         // Offsets of rounds never overlap.
         let from = recount::rounds(target).1;
-        let Instruments { clones, watched, end } =
-            instrument(installer.program, functions, callers, self.samples, from, style);
+        let round = ToInstrument { functions, callers, samples: self.samples, from, style };
+        let Instruments { clones, watched, end } = instrument(installer.program, &round);
         if end > round::MOST_OFFSETS {
             return Err(Error::MemoryCap {
                 pid: target.process.pid(),

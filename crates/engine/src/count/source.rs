@@ -1,8 +1,9 @@
 //! Chooses the source of the counts by which clones are laid out, and counts. Only this module decides.
 
 use crate::build::installer::Installer;
+use crate::count::counting::ToCount;
 use crate::count::member;
-use crate::count::prepare::Found;
+use crate::count::prepare::{Found, Prepared};
 use crate::count::rounds::CountingReport;
 use crate::family::kin::Kin;
 use crate::plan::candidate::Counted;
@@ -72,8 +73,7 @@ pub(crate) struct Counts {
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
     kin: &Kin,
-    found: Found,
-    samples: &Samples,
+    Prepared { found, samples }: Prepared<'_>,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Counts, Error> {
@@ -87,8 +87,9 @@ pub(crate) fn count(
             measured
         }
         (Found::Sampled(chosen), CountSource::Counters(time)) => {
-            let first = estimate::first(chosen, samples, options.shuffle);
-            let (measured, report) = member::count(installer, kin, first, time, options, progress)?;
+            let candidates = estimate::first(chosen, samples, options.shuffle);
+            let functions = ToCount { candidates, time, options };
+            let (measured, report) = member::count(installer, kin, functions, progress)?;
             counting = Some(report);
             measured
         }

@@ -67,6 +67,24 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         stop_ms: StopMs::default(),
         seconds: 0.0,
     };
+    let mut stops = undo_members(parent, tick, &mut answer);
+    answer.parent_answer = match of_parent {
+        Ok(toggled) => {
+            stops.push(toggled.stop_ms.max);
+            Some(toggled)
+        }
+        Err(Error::NotInstalled { .. }) if answer.undone > 0 => None,
+        Err(e) => return Err(e),
+    };
+    answer.stop_ms = StopMs::of_ms(stops);
+    answer.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
+    Ok(answer)
+}
+
+/// Removes the redirects from members until a listing shows none that is left to undo. `tick` is the time
+/// from which on the parent has no redirects. Adds what was done to the answer, and returns the lengths of
+/// the stops in milliseconds.
+fn undo_members(parent: Pid, tick: u64, answer: &mut FamilyUndone) -> Vec<f64> {
     let (mut found, mut settled) = (BTreeSet::new(), BTreeSet::new());
     let (mut busy, mut stops) = (Vec::new(), Vec::new());
     for _ in 0..LISTINGS {
@@ -104,17 +122,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
     }
     answer.found = found.len();
     answer.left.extend(busy);
-    answer.parent_answer = match of_parent {
-        Ok(toggled) => {
-            stops.push(toggled.stop_ms.max);
-            Some(toggled)
-        }
-        Err(Error::NotInstalled { .. }) if answer.undone > 0 => None,
-        Err(e) => return Err(e),
-    };
-    answer.stop_ms = StopMs::of_ms(stops);
-    answer.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
-    Ok(answer)
+    stops
 }
 
 /// Returns whether a process has no journal. It need not be in a state in which it can be worked on.

@@ -100,21 +100,22 @@ fn rebuild(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Done, Error> {
     let begun = Instant::now();
-    with_installer(target, kin, options, progress, |installer, found, samples, progress| {
+    with_installer(target, kin, options, progress, |installer, prepared, progress| {
         let program = installer.program;
+        let samples = prepared.samples;
         if options.prefer_earlier
             && reuse::is_possible(options)
-            && let Found::Sampled(candidates) = &found
+            && let Found::Sampled(candidates) = &prepared.found
             && let Some(earlier) = reuse::nearly_as_good(target, program, candidates, samples, options)?
         {
             let context = reuse::Context { target, samples, options, begun };
             return earlier.put_in_force(&context, program.image().main().extent, progress);
         }
-        let adapted = match &found {
+        let adapted = match &prepared.found {
             Found::Profiled(_, adapted) => Some(adapted.clone()),
             Found::Sampled(_) => None,
         };
-        let counts = source::count(installer, kin, found, samples, options, progress)?;
+        let counts = source::count(installer, kin, prepared, options, progress)?;
         let Counts { candidates, source, counting, stacks } = counts;
         progress(Progress::LayingOut);
         let counted = Duration::from_secs_f64(counting.as_ref().map_or(0.0, |c| c.seconds));

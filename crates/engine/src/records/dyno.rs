@@ -107,6 +107,28 @@ impl Counted<'_> {
         let bytes = from.and_then(|n| self.text.get(n..)).unwrap_or_default();
         Decoder::with_ip(64, bytes, at.0, DecoderOptions::NONE).decode()
     }
+
+    /// Returns the jumps to clones that `n` executions of a call run in its callees' originals, each with its
+    /// executions. `call` is the address of the original call.
+    fn jumps_of_callees<'j>(
+        &self,
+        i: &Instruction,
+        call: Avma,
+        n: u64,
+        jumps: &'j Jumps,
+    ) -> Vec<(&'j Instruction, u64)> {
+        let part = |share: u64| u64::try_from(u128::from(n) * u128::from(share) / 1000).unwrap_or(u64::MAX);
+        match i.flow_control() {
+            FlowControl::IndirectCall => {
+                let callees = self.pointers.get(&call).into_iter().flatten();
+                callees.filter_map(|(to, share)| Some((jumps.get(to)?, part(*share)))).collect()
+            }
+            _ if i.is_call_near() => {
+                target(i).and_then(|to| jumps.get(&to)).map(|jump| (jump, n)).into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// Computes the figures of the functions in `chosen` that were counted and have a clone in `caches`. Returns
@@ -234,18 +256,11 @@ impl Flow<'_> {
 }
 
 impl Tally {
-    /// Adds `n` executions of an instruction at `at`. `taken` is how often a conditional branch jumped.
-    /// Returns how often control continued behind the instruction.
-    fn executed(
-        &mut self,
-        i: &Instruction,
-        at: u64,
-        n: u64,
-        taken: u64,
-        is_stub: &dyn Fn(Avma) -> bool,
-    ) -> u64 {
+    /// Adds `n` executions of an instruction. `taken` is how often a conditional branch jumped. Returns how
+    /// often control continued behind the instruction.
+    fn executed(&mut self, i: &Instruction, n: u64, taken: u64, is_stub: &dyn Fn(Avma) -> bool) -> u64 {
         let s = &mut self.stats;
-        let len = i.len() as u64;
+        let (at, len) = (i.ip(), i.len() as u64);
         add(&mut s.instructions, n);
         add(&mut s.bytes, n.saturating_mul(len));
         match self.spans.last_mut().filter(|last| last.at + last.size == at && last.count == n) {
@@ -266,14 +281,8 @@ impl Tally {
             }
             FlowControl::IndirectBranch => {
                 // A jump through a slot at a fixed address: its destination is known.
-                add(
-                    if i.is_ip_rel_memory_operand() {
-                        &mut s.unconditional_branches
-                    } else {
-                        &mut s.indirect_jumps
-                    },
-                    n,
-                );
+                let known = i.is_ip_rel_memory_operand();
+                add(if known { &mut s.unconditional_branches } else { &mut s.indirect_jumps }, n);
                 0
             }
             FlowControl::Return => {
@@ -315,7 +324,7 @@ impl Tally {
                     FlowControl::ConditionalBranch => flow.all(b, 0),
                     _ => 0,
                 };
-                through = self.executed(&inst.decoded, inst.at.0, flow.block(b), taken, is_stub);
+                through = self.executed(&inst.decoded, flow.block(b), taken, is_stub);
             }
             if matches!(
                 cfg.blocks[b.index()].term,
@@ -329,14 +338,8 @@ impl Tally {
     /// Adds a clone, and the blocks of its function that ran without a clone.
     fn clone(&mut self, f: &Counted<'_>, jumps: &Jumps, is_stub: &dyn Fn(Avma) -> bool) {
         let flow = Flow { cfg: f.cfg, counts: f.counts, less: f.inlined };
-        let places = Places::new(f.cfg, f.map);
-        let fragments = f.map.fragments();
-        // Calls that are inlined or guarded.
-        let within = f.map.entries().iter().filter(|e| e.link == Link::Within);
-        let calls: FxHashSet<Avma> = within.map(|e| e.original).collect();
-        let is_call = |i: &&code::Inst| i.decoded.is_call_near();
-        let direct: FxHashSet<Avma> = f.cfg.insts.iter().filter(is_call).map(|i| i.at).collect();
-        let mut loops = LoopCopies::new(f.map, &Blocks { flow: &flow, places: &places });
+        let places = Places::new(&flow, f.map);
+        let mut loops = LoopCopies::new(f.map, &places);
         let mut copy = None;
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The current block, and how often control continues to the next instruction.
@@ -355,18 +358,17 @@ impl Tally {
             }
             if e.link == Link::Dropped {
                 through = flow.block(block);
-                if !direct.contains(&e.original) {
+                if !places.direct.contains(&e.original) {
                     add(&mut self.stats.dropped_jumps, through);
                 }
                 continue;
             }
             // Assume that guards hold and inlined paths are not left; then the code for other cases never
             // runs.
-            if f.map.is_aside(place) || e.link == Link::Copy && calls.contains(&e.original) {
+            if f.map.is_aside(place) || e.link == Link::Copy && places.within.contains(&e.original) {
                 break;
             }
-            let at = fragments.address(e.at);
-            let i = f.decode(at);
+            let i = f.decode(f.map.fragments().address(e.at));
             if e.link != Link::Extra {
                 copy = loops.next(e.original);
             }
@@ -380,33 +382,12 @@ impl Tally {
                 (Link::Extra, _) => through,
                 _ => part(flow.block(block)),
             };
-            let to = target(&i);
-            let taken = match (i.flow_control(), to) {
-                (FlowControl::ConditionalBranch, Some(to)) => {
-                    part(flow.to(block, |start| places.is(start, to)))
-                }
-                (FlowControl::UnconditionalBranch, _) => n,
-                _ => 0,
-            };
-            let original = to.is_some_and(|to| !fragments.contains(to) && places.starts(to));
-            let exits = match i.flow_control() {
-                FlowControl::IndirectBranch => places.exits(&flow, block),
-                FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if original => taken,
-                _ => 0,
-            };
+            let (taken, exits) = places.jumps(block, &i, n, &part);
             add(&mut self.stats.exits_to_original, exits);
-            through = self.executed(&i, at.0, n, taken, is_stub);
-            if let Some(jump) = to.filter(|_| i.is_call_near()).and_then(|to| jumps.get(&to)) {
-                self.executed(jump, jump.ip(), n, n, is_stub);
+            through = self.executed(&i, n, taken, is_stub);
+            for (jump, n) in f.jumps_of_callees(&i, e.original, n, jumps) {
+                self.executed(jump, n, n, is_stub);
                 add(&mut self.stats.inserted_jumps, n);
-            }
-            let callees =
-                f.pointers.get(&e.original).filter(|_| i.flow_control() == FlowControl::IndirectCall);
-            for (jump, share) in callees.into_iter().flatten().filter_map(|(to, n)| Some((jumps.get(to)?, n)))
-            {
-                let part = u64::try_from(u128::from(n) * u128::from(*share) / 1000).unwrap_or(u64::MAX);
-                self.executed(jump, jump.ip(), part, part, is_stub);
-                add(&mut self.stats.inserted_jumps, part);
             }
         }
         self.original(f.cfg, f.counts, is_stub, &|b| !cloned.get(b.index()).copied().unwrap_or(true));
@@ -448,38 +429,41 @@ fn extra_jumps(flow: &Flow<'_>, block: BlockId, to: Avma, through: u64, part: &d
     }
 }
 
-/// The blocks of a function by address, in the original and in its clone.
+/// A function with its clone, by address.
 struct Places<'a> {
-    map: &'a AddressMap,
-    blocks: Vec<(Avma, Avma, BlockId)>,
-}
-
-/// The counts that [`LoopCopies`] reads.
-struct Blocks<'a> {
     flow: &'a Flow<'a>,
-    places: &'a Places<'a>,
+    map: &'a AddressMap,
+    /// Start, end and number of each block, by address.
+    blocks: Vec<(Avma, Avma, BlockId)>,
+    /// Calls that are inlined or guarded.
+    within: FxHashSet<Avma>,
+    /// Direct calls.
+    direct: FxHashSet<Avma>,
 }
 
-impl Flows for Blocks<'_> {
+impl Flows for Places<'_> {
     fn block_of(&self, at: Avma) -> Option<Avma> {
-        self.places.block_at(at).map(|b| self.flow.start(Dest::Block(b)))
+        self.block_at(at).map(|b| self.flow.start(Dest::Block(b)))
     }
 
     fn ran(&self, block: Avma) -> u64 {
-        self.places.block_at(block).map_or(0, |b| self.flow.block(b))
+        self.block_at(block).map_or(0, |b| self.flow.block(b))
     }
 
     fn goes(&self, from: Avma, to: Avma) -> u64 {
-        self.places.block_at(from).map_or(0, |b| self.flow.to(b, |at| at == to))
+        self.block_at(from).map_or(0, |b| self.flow.to(b, |at| at == to))
     }
 }
 
 impl<'a> Places<'a> {
-    fn new(cfg: &Cfg, map: &'a AddressMap) -> Self {
+    fn new(flow: &'a Flow<'a>, map: &'a AddressMap) -> Self {
+        let cfg = flow.cfg;
         let mut blocks: Vec<_> =
             cfg.blocks.iter().zip(cfg.block_ids()).map(|(b, id)| (b.range.start, b.range.end, id)).collect();
         blocks.sort_unstable_by_key(|p| p.0);
-        Self { map, blocks }
+        let within = map.entries().iter().filter(|e| e.link == Link::Within).map(|e| e.original).collect();
+        let direct = cfg.insts.iter().filter(|i| i.decoded.is_call_near()).map(|i| i.at).collect();
+        Self { flow, map, blocks, within, direct }
     }
 
     fn block_at(&self, at: Avma) -> Option<BlockId> {
@@ -501,8 +485,29 @@ impl<'a> Places<'a> {
         self.map.to_clone(start) == Some(to) || self.map.to_original(to) == Some(start)
     }
 
+    /// Returns how often an instruction of the clone that ran `n` times jumped, and how often to the original.
+    /// `part` scales the counts of the block to the current copy of a loop.
+    fn jumps(&self, block: BlockId, i: &Instruction, n: u64, part: &dyn Fn(u64) -> u64) -> (u64, u64) {
+        let to = target(i);
+        let taken = match (i.flow_control(), to) {
+            (FlowControl::ConditionalBranch, Some(to)) => {
+                part(self.flow.to(block, |start| self.is(start, to)))
+            }
+            (FlowControl::UnconditionalBranch, _) => n,
+            _ => 0,
+        };
+        let original = to.is_some_and(|to| !self.map.fragments().contains(to) && self.starts(to));
+        let exits = match i.flow_control() {
+            FlowControl::IndirectBranch => self.exits(block),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch if original => taken,
+            _ => 0,
+        };
+        (taken, exits)
+    }
+
     /// Returns how often a jump through a table leads to the original.
-    fn exits(&self, flow: &Flow<'_>, block: BlockId) -> u64 {
+    fn exits(&self, block: BlockId) -> u64 {
+        let flow = self.flow;
         let Some(Term::Switch { table }) = flow.cfg.blocks.get(block.index()).map(|b| &b.term) else {
             return 0;
         };

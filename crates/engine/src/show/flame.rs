@@ -62,15 +62,18 @@ struct Hits {
     in_clone: u64,
 }
 
+/// A target with its clones.
+#[derive(Clone, Copy)]
+pub(crate) struct Live<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) installed: &'a Installed,
+    pub(crate) image: &'a Image,
+    pub(crate) notes: &'a Notes,
+}
+
 /// Computes both sides. Samples the target for `sampling`, if its clones are in force.
-pub(crate) fn flame(
-    target: &Target,
-    installed: &Installed,
-    image: &Image,
-    notes: &Notes,
-    profile: &Profile,
-    sampling: Duration,
-) -> Option<Flame> {
+pub(crate) fn flame(live: Live<'_>, profile: &Profile, sampling: Duration) -> Option<Flame> {
+    let Live { target, installed, image, notes } = live;
     let graph = CallGraph::of(profile);
     let hits: Vec<Hits> =
         graph.nodes().iter().map(|n| Hits { all: n.function.samples, in_clone: 0 }).collect();

@@ -65,7 +65,8 @@ fn of(target: &Target, sampling: Duration, debuginfod: &mut Debuginfod) -> Resul
     let (heat, flame) = match &mut profile {
         Some(profile) => {
             debug_names::name_in_profile(target, &image, profile, debuginfod);
-            let flame = flame::flame(target, installed, &image, &notes, profile, sampling);
+            let live = flame::Live { target, installed, image: &image, notes: &notes };
+            let flame = flame::flame(live, profile, sampling);
             (heat::heat(target, installed, &image, profile), flame)
         }
         None => (None, None),

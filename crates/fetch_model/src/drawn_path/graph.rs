@@ -3,8 +3,7 @@
 use super::{Leads, OUTSIDE, Routine, Surroundings};
 use crate::step::{Flow, Inst, Pointer, Step};
 use addr::{Avma, AvmaRange};
-use code::{Cfg, Dest, InstId, Term};
-use profile::Counts;
+use code::{Dest, InstId, Term};
 use rustc_hash::FxHashMap;
 
 /// No callee.
@@ -268,22 +267,22 @@ impl Builder<'_> {
                     _ => self.calls(OUTSIDE, ran, &mut ways),
                 }
             }
-            _ => self.edges(r.cfg, r.counts, id, base, &mut ways),
+            _ => self.edges(r, id, base, &mut ways),
         }
         if ways.0.is_empty() { Out::Ends } else { Out::Ways(self.keep(ways)) }
     }
 
-    fn edges(&mut self, cfg: &Cfg, counts: &Counts, id: code::BlockId, base: u32, ways: &mut Weighed) {
-        let mut edges = counts.edges(id).iter().copied();
+    fn edges(&mut self, r: &Routine<'_>, id: code::BlockId, base: u32, ways: &mut Weighed) {
+        let mut edges = r.counts.edges(id).iter().copied();
         let mut outside = Vec::new();
-        cfg.successors(id, |dest| match (dest, edges.next().unwrap_or(0)) {
+        r.cfg.successors(id, |dest| match (dest, edges.next().unwrap_or(0)) {
             (Dest::Block(to), n) => ways.add(To::Block(base.saturating_add(to.0)), n),
             (Dest::Outside(to), n) => outside.push((to, n)),
         });
         for (to, n) in outside.into_iter().filter(|(_, n)| *n > 0) {
             self.calls(to, n, ways);
         }
-        ways.add(To::Nowhere, counts.blocks.get(id.index()).map_or(0, |b| b.outflow));
+        ways.add(To::Nowhere, r.counts.blocks.get(id.index()).map_or(0, |b| b.outflow));
     }
 
     fn keep(&mut self, ways: Weighed) -> u32 {

@@ -28,19 +28,18 @@ pub struct Fdata {
 #[must_use]
 pub fn fdata(profile: &Profile, module: &BuildId) -> Fdata {
     let Some(module) = profile.modules.get(module) else { return Fdata::default() };
-    let mut out = Fdata::default();
     let names = names(module);
-    // The number of known entries into each function.
-    let mut entered: HashMap<Svma, u64> = HashMap::new();
+    let mut writer = Writer { names: &names, entered: HashMap::new(), out: Fdata::default() };
     for (key, f) in &module.functions {
         match names.get(&key.at).filter(|_| is_heaviest(module, *key)) {
             Some(name) => {
-                out.functions += 1;
-                branches(*key, f, name, &names, &mut entered, &mut out);
+                writer.out.functions += 1;
+                writer.branches(*key, f, name);
             }
-            None => out.unnamed += 1,
+            None => writer.out.unnamed += 1,
         }
     }
+    let Writer { entered, mut out, .. } = writer;
     for (key, f) in &module.functions {
         let rest = f.entered.saturating_sub(entered.get(&key.at).copied().unwrap_or(0));
         if rest > 0
@@ -73,45 +72,54 @@ fn is_heaviest(module: &ModuleProfile, key: FunctionKey) -> bool {
     module.functions.range(same).map(weight).max().is_none_or(|best| best.1 == key.hash)
 }
 
-fn branches(
-    key: FunctionKey,
-    f: &FunctionProfile,
-    name: &str,
-    names: &BTreeMap<Svma, String>,
-    entered: &mut HashMap<Svma, u64>,
-    out: &mut Fdata,
-) {
-    let inside = |at: i64| u64::try_from(at).is_ok_and(|at| at < f.size);
-    let mut enters = |from: i64, at: Svma, n: u64, out: &mut Fdata| match names.get(&at) {
-        Some(callee) if inside(from) => {
-            let sum = entered.entry(at).or_default();
-            *sum = sum.saturating_add(n);
-            let _ = writeln!(out.text, "1 {name} {from:x} 1 {callee} 0 0 {n}");
-        }
-        _ => out.edges_left_out += 1,
-    };
-    for block in f.blocks.values() {
-        for (&to, &n) in &block.edges {
-            if inside(block.last) && inside(to) {
-                let _ = writeln!(out.text, "1 {name} {:x} 1 {name} {to:x} 0 {n}", block.last);
-            } else if !f.calls.keys().any(|(at, _)| *at == block.last) {
-                // This is a conditional tail call. A tail call by a plain jump is among the calls.
-                enters(block.last, key.at.offset(to), n, out);
+/// The text of one module in progress.
+struct Writer<'a> {
+    names: &'a BTreeMap<Svma, String>,
+    /// The number of known entries into each function.
+    entered: HashMap<Svma, u64>,
+    out: Fdata,
+}
+
+impl Writer<'_> {
+    /// Writes the edges and the calls of a function.
+    fn branches(&mut self, key: FunctionKey, f: &FunctionProfile, name: &str) {
+        let inside = |at: i64| u64::try_from(at).is_ok_and(|at| at < f.size);
+        let caller = |from: i64| inside(from).then_some((name, from));
+        for block in f.blocks.values() {
+            for (&to, &n) in &block.edges {
+                if inside(block.last) && inside(to) {
+                    let _ = writeln!(self.out.text, "1 {name} {:x} 1 {name} {to:x} 0 {n}", block.last);
+                } else if !f.calls.keys().any(|(at, _)| *at == block.last) {
+                    // This is a conditional tail call. A tail call by a plain jump is among the calls.
+                    self.enters(caller(block.last), key.at.offset(to), n);
+                }
             }
         }
-    }
-    for ((at, callee), &n) in &f.calls {
-        match callee.module {
-            None => enters(*at, callee.at, n, out),
-            Some(_) => out.edges_left_out += 1,
-        }
-    }
-    for (&at, site) in &f.sites {
-        for (callee, n) in site.called(f.count_at(at)).filter(|c| c.1 > 0) {
+        for ((at, callee), &n) in &f.calls {
             match callee.module {
-                None => enters(at, callee.at, n, out),
-                Some(_) => out.edges_left_out += 1,
+                None => self.enters(caller(*at), callee.at, n),
+                Some(_) => self.out.edges_left_out += 1,
             }
         }
+        for (&at, site) in &f.sites {
+            for (callee, n) in site.called(f.count_at(at)).filter(|c| c.1 > 0) {
+                match callee.module {
+                    None => self.enters(caller(at), callee.at, n),
+                    Some(_) => self.out.edges_left_out += 1,
+                }
+            }
+        }
+    }
+
+    /// Writes `n` calls of the function at `at`. `caller` is the calling function and the offset in it;
+    /// `None` if the text cannot name the place.
+    fn enters(&mut self, caller: Option<(&str, i64)>, at: Svma, n: u64) {
+        let Some(((name, from), callee)) = caller.zip(self.names.get(&at)) else {
+            self.out.edges_left_out += 1;
+            return;
+        };
+        let sum = self.entered.entry(at).or_default();
+        *sum = sum.saturating_add(n);
+        let _ = writeln!(self.out.text, "1 {name} {from:x} 1 {callee} 0 0 {n}");
     }
 }

@@ -55,13 +55,13 @@ pub fn draw(flame: &Flame, program: &str) -> Flames {
 
 fn side(title: &'static str, side: &FlameSide, program: &str) -> Side {
     let mut canvas = Canvas { all: side.samples.max(1), frames: Vec::new(), rows: 0 };
-    canvas.add(program, side.samples, 0, 'n', (0, 0));
+    canvas.add(Bar { name: program, samples: side.samples, own: 0, kind: 'n' }, (0, 0));
     let mut left = 0;
     for root in &side.roots {
         canvas.tree(root, (left, 1));
         left = left.saturating_add(root.samples);
     }
-    canvas.add("[other code]", side.other, side.other, 'x', (left, 1));
+    canvas.add(Bar { name: "[other code]", samples: side.other, own: side.other, kind: 'x' }, (left, 1));
     let hottest = side.roots.first().map(|r| r.name.as_str()).unwrap_or_default();
     Side {
         title,
@@ -90,6 +90,17 @@ struct Canvas {
     rows: usize,
 }
 
+/// One bar of the graph.
+#[derive(Clone, Copy)]
+struct Bar<'a> {
+    name: &'a str,
+    samples: u64,
+    /// Samples in it alone.
+    own: u64,
+    /// Its class on the page.
+    kind: char,
+}
+
 impl Canvas {
     fn tree(&mut self, f: &FlameFrame, (left, row): (u64, usize)) {
         let kind = match f.in_clone {
@@ -97,7 +108,7 @@ impl Canvas {
             Some(share) if share >= 0.5 => 'c',
             _ => 'o',
         };
-        if !self.add(&f.name, f.samples, f.own, kind, (left, row)) {
+        if !self.add(Bar { name: &f.name, samples: f.samples, own: f.own, kind }, (left, row)) {
             return;
         }
         let mut left = left;
@@ -108,7 +119,8 @@ impl Canvas {
     }
 
     /// Adds a frame. Returns false if it has no place: it is too narrow or too deep.
-    fn add(&mut self, name: &str, samples: u64, own: u64, kind: char, (left, row): (u64, usize)) -> bool {
+    fn add(&mut self, bar: Bar<'_>, (left, row): (u64, usize)) -> bool {
+        let Bar { name, samples, own, kind } = bar;
         let share = |n: u64| n as f64 / self.all as f64;
         if share(samples) < NARROWEST || row >= DEEPEST {
             return false;
