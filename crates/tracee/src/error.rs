@@ -39,6 +39,22 @@ pub enum Error {
     /// Ended, or just about to end (state Z or X).
     #[error("process {0} is ending")]
     Ending(Pid),
+    /// Another whet traces it, which takes moments.
+    #[error("process {pid} is stopped by another whet ({by})")]
+    TracedByWhet {
+        /// The target.
+        pid: Pid,
+        /// The other whet's tracing thread.
+        by: Pid,
+    },
+    /// Its tracer has ended, or is about to: the kernel is releasing the process.
+    #[error("process {pid} is being released by a tracer that ends ({by})")]
+    TracerEnding {
+        /// The target.
+        pid: Pid,
+        /// The tracer.
+        by: Pid,
+    },
     /// Another program traces it: the kernel allows only one tracer.
     #[error("process {pid} is traced by {comm} ({by})")]
     AlreadyTraced {

@@ -8,8 +8,9 @@
 
 use crate::finish::Entering;
 use crate::lend;
-use crate::linger::{is_there, make_way};
+use crate::linger::make_way;
 use crate::patience::{Patience, Starvation};
+use crate::preflight::{is_tracer_ending, traced};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::Rest;
 use crate::restart::cure;
@@ -83,7 +84,7 @@ const SOON_STUCK: Duration = Duration::from_millis(10);
 /// How long, and how often, the background thread checks threads that were interrupted in vain.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
-/// How long a background tracer gets to detach.
+/// How long a background tracer, or a tracer that ends, gets to detach.
 const MAKE_WAY: Duration = Duration::from_millis(500);
 /// The first pause between two rounds of attempts on all threads; it doubles.
 const ROUND_PAUSE: Duration = Duration::from_millis(2);
@@ -156,11 +157,11 @@ impl Group {
                 0 => return Err(Error::NoPermission { pid, what: "trace", hint: String::new(), source }),
                 // Created by a seized thread.
                 by if Tid(by) == ptrace::own_tid() => return Ok(true),
-                by if (make_way(by) || !is_there(by)) && since.elapsed() < MAKE_WAY => {
+                by if (make_way(by) || is_tracer_ending(by)) && since.elapsed() < MAKE_WAY => {
                     again = true;
                     std::thread::sleep(LINGER_NAP);
                 }
-                by => return Err(crate::preflight::already_traced(pid, by)),
+                by => return Err(traced(pid, by)),
             }
         }
     }

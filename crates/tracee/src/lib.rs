@@ -71,6 +71,5 @@ pub use slots::{FinishingCode, MOST_AREAS};
 pub use status::Status;
 pub use stop::{Seized, StopReport, Stopped};
 pub use tally::{Tally, tally};
-pub use tracer::TRACER_NAME;
 pub use twin::{Stepped, Twin, bury, own_cpu};
 pub use watched::{MAX_WATCHED, Run, Watched};

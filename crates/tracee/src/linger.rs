@@ -38,11 +38,6 @@ pub(crate) fn is_lingering(tracer: i32) -> bool {
     lingering().contains_key(&Tid(tracer))
 }
 
-/// Returns whether a tracer still exists.
-pub(crate) fn is_there(tracer: i32) -> bool {
-    Path::new("/proc").join(tracer.to_string()).exists()
-}
-
 /// Requests the end of a tracer if it is a lingering thread of this program; returns whether it is.
 pub(crate) fn make_way(tracer: i32) -> bool {
     match lingering().get(&Tid(tracer)) {

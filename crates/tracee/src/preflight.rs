@@ -1,8 +1,9 @@
 //! Checks whether a process may be traced, before anything in it is changed.
 
-use crate::linger::{is_lingering, is_there};
-use crate::process::is_kernel_thread;
+use crate::linger::is_lingering;
+use crate::process::{is_exiting, is_kernel_thread};
 use crate::shared::Survey;
+use crate::tracer::TRACER_NAME;
 use crate::{Error, Pid, Process, Status};
 use std::fs;
 
@@ -55,7 +56,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
             status => status?,
         };
         if is_foreign(status.tracer_pid) {
-            return Err(already_traced(pid, status.tracer_pid));
+            return Err(traced(pid, status.tracer_pid));
         }
         match status.seccomp {
             0 => {}
@@ -99,7 +100,7 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
         });
     }
     if is_foreign(status.tracer_pid) {
-        return Err(already_traced(pid, status.tracer_pid));
+        return Err(traced(pid, status.tracer_pid));
     }
     if status.state == 'T' {
         return Err(Error::JobStopped(pid));
@@ -107,15 +108,41 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
     Ok(())
 }
 
-/// A lingering tracer of this program makes way, and one that has ended is no obstacle.
+/// A lingering tracer of this program makes way, and one that ends is no obstacle for long.
 fn is_foreign(tracer: i32) -> bool {
-    tracer != 0 && !is_lingering(tracer) && is_there(tracer)
+    tracer != 0 && !is_lingering(tracer) && !is_tracer_ending(tracer)
 }
 
-pub(crate) fn already_traced(pid: Pid, by: i32) -> Error {
+/// Returns the error for a process with this tracer, by what the tracer is.
+pub(crate) fn traced(pid: Pid, tracer: i32) -> Error {
+    let by = Pid(tracer);
     let comm = fs::read(format!("/proc/{by}/comm")).unwrap_or_default();
+    // Checked after the name was read: of a tracer that ended meanwhile, the name is empty.
+    if is_tracer_ending(tracer) {
+        return Error::TracerEnding { pid, by };
+    }
     let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
-    Error::AlreadyTraced { pid, by: Pid(by), comm }
+    match comm == TRACER_NAME {
+        true => Error::TracedByWhet { pid, by },
+        false => Error::AlreadyTraced { pid, by, comm },
+    }
+}
+
+/// Returns whether a tracer has ended, or nothing can keep it from ending.
+pub(crate) fn is_tracer_ending(tracer: i32) -> bool {
+    let read = |file: &str| fs::read(format!("/proc/{tracer}/{file}"));
+    match (read("stat"), read("status")) {
+        (Ok(stat), Ok(status)) => ends(&String::from_utf8_lossy(&stat), &String::from_utf8_lossy(&status)),
+        _ => true,
+    }
+}
+
+/// Returns whether a thread with these files ends: it is in the kernel's exit code, or SIGKILL is pending for
+/// it. A killed thread that gets no CPU is ready to run for long.
+fn ends(stat: &str, status: &str) -> bool {
+    const KILLED: u64 = 1 << 8;
+    is_exiting(stat)
+        || Status::parse(status).is_ok_and(|s| s.is_ending() || (s.sig_pnd | s.shd_pnd) & KILLED != 0)
 }
 
 /// `CAP_SYS_PTRACE` and `CAP_SYS_ADMIN` as bits of [`Status::cap_eff`].
@@ -184,5 +211,40 @@ fn is_x86_64(process: &Process) -> Result<(), Error> {
         (true, 1, 62) => no("x32"),
         (true, 1, 3) => no("32-bit x86"),
         (true, _, machine) => no(&format!("ELF machine {machine}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracers_that_end_are_recognized() {
+        // The flags are those of proc(5): 0x40_0100 is a usual process, 0x4 is PF_EXITING.
+        let stat = |flags: u32| format!("7 (a) b)) R 1 7 7 0 -1 {flags} 0 0");
+        let status = |state: char, pending: &str| {
+            format!("Name:\tgdb\nState:\t{state} (x)\nTgid:\t7\nSigPnd:\t{pending}\nShdPnd:\t{pending}\n")
+        };
+        let (none, killed, others) = ("0000000000000000", "0000000000000100", "fffffffffffffeff");
+        assert!(!ends(&stat(0x40_0100), &status('R', none)));
+        assert!(!ends(&stat(0x40_0100), &status('T', others)));
+        assert!(ends(&stat(0x40_0104), &status('R', none)));
+        assert!(ends(&stat(0x40_0100), &status('R', killed)));
+        assert!(ends(&stat(0x40_0100), &status('Z', none)));
+        assert!(!ends("", ""));
+        assert!(is_tracer_ending(1 << 23), "there is no such process");
+        assert!(!is_tracer_ending(std::process::id().cast_signed()));
+    }
+
+    #[test]
+    fn tracers_are_told_apart() {
+        let pid = Pid(5);
+        assert!(matches!(traced(pid, 1 << 23), Error::TracerEnding { by: Pid(0x80_0000), .. }));
+        let by = std::process::id().cast_signed();
+        assert!(matches!(traced(pid, by), Error::AlreadyTraced { comm, .. } if !comm.is_empty()));
+        let named = std::thread::Builder::new().name(TRACER_NAME.to_owned());
+        let of_whet = move || traced(pid, crate::ptrace::own_tid().0);
+        let e = named.spawn(of_whet).unwrap().join().unwrap();
+        assert!(matches!(e, Error::TracedByWhet { pid: Pid(5), .. }), "{e}");
     }
 }

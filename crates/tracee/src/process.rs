@@ -499,6 +499,12 @@ pub(crate) fn is_kernel_thread(stat: &str) -> bool {
     flags(stat) & KERNEL != 0
 }
 
+/// Returns whether a `stat` belongs to a thread in the kernel's exit code: `PF_EXITING`.
+pub(crate) fn is_exiting(stat: &str) -> bool {
+    const EXITING: u64 = 0x4;
+    flags(stat) & EXITING != 0
+}
+
 fn flags(stat: &str) -> u64 {
     stat_field(stat, FLAGS).unwrap_or(0)
 }

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 type Job = Box<dyn FnOnce(&mut Group) + Send>;
 
 /// The name of tracing threads, by which another whet recognizes them.
-pub const TRACER_NAME: &str = "whet-tracer";
+pub(crate) const TRACER_NAME: &str = "whet-tracer";
 
 /// A handle to the thread. When it is dropped, all threads that can be are resumed, and the thread has ended
 /// or lingers.

@@ -473,6 +473,8 @@ fn tracee_code(e: &tracee::Error) -> (&'static str, ExitCode, &'static str) {
         }
         E::Itself(_) => ("itself", X::Refused, "give another process's pid"),
         E::KernelThread { .. } => ("kernel_thread", X::Refused, "kernel threads have no user code"),
+        E::TracedByWhet { .. } => ("traced_by_whet", X::Busy, "try again in a moment"),
+        E::TracerEnding { .. } => ("tracer_ending", X::Busy, "try again in a moment"),
         E::AlreadyTraced { .. } => {
             ("already_traced", X::Refused, "detach the debugger or tracer, then try again")
         }

@@ -85,6 +85,14 @@ mod tests {
         assert_eq!(of(Error::NothingHot { pid, why: String::new() }), Failure::NothingHot);
         assert_eq!(of(Error::Tracee(tracee::Error::JobStopped(pid))), Failure::Hindered);
         assert_eq!(of(Error::Splice(tracee::Error::JobStopped(pid).into())), Failure::Hindered);
+        // Another whet and a tracer that ends are gone in a moment; a debugger stays.
+        let by = Pid(2);
+        let stopped = |e| Error::Splice(splice::Error::Stop(tracee::StopError::Failed(e)));
+        assert_eq!(of(Error::Tracee(tracee::Error::TracedByWhet { pid, by })), Failure::Busy);
+        assert_eq!(of(stopped(tracee::Error::TracedByWhet { pid, by })), Failure::Busy);
+        assert_eq!(of(Error::Tracee(tracee::Error::TracerEnding { pid, by })), Failure::Busy);
+        let gdb = tracee::Error::AlreadyTraced { pid, by, comm: "gdb".to_owned() };
+        assert_eq!(of(stopped(gdb)), Failure::Hindered);
         assert_eq!(of(Error::MemoryCap { pid, mapped: 1, cap: 1 }), Failure::LeftAlone);
         assert_eq!(of(Error::NotInstalled { pid }), Failure::Other);
         let kinds = [Failure::Gone, Failure::Busy, Failure::Interrupted, Failure::NothingHot];

@@ -81,11 +81,8 @@ fn undo_once(pid: Pid, lock: &TargetLock) -> Result<ToggleAnswer, Error> {
 /// namespace has no name here; it looks like a missing permission.
 fn passes(e: &Error) -> bool {
     use tracee::Error as T;
-    let passes = |e: &T| match e {
-        T::AlreadyTraced { comm, .. } => comm == tracee::TRACER_NAME,
-        T::NoPermission { .. } => true,
-        _ => false,
-    };
+    let passes =
+        |e: &T| matches!(e, T::TracedByWhet { .. } | T::TracerEnding { .. } | T::NoPermission { .. });
     match e {
         Error::Changed { .. } | Error::Splice(splice::Error::NotAlone | splice::Error::WriteLost { .. }) => {
             true

@@ -112,12 +112,12 @@ pub(crate) fn keep_others_out(process: &Process) -> Result<tracee::Lock, Error> 
     }
 }
 
-/// Returns whether a process can be worked on. Returns false while another whet traces it, which takes
-/// moments.
+/// Returns whether a process can be worked on. Returns false while another whet, or a tracer that is ending,
+/// traces it, which takes moments.
 fn is_sound(pid: Pid) -> Result<bool, Error> {
     match tracee::preflight(pid) {
         Ok(_) => Ok(true),
-        Err(tracee::Error::AlreadyTraced { comm, .. }) if comm == tracee::TRACER_NAME => Ok(false),
+        Err(tracee::Error::TracedByWhet { .. } | tracee::Error::TracerEnding { .. }) => Ok(false),
         Err(e) => Err(e.into()),
     }
 }

@@ -54,8 +54,8 @@ fn a_traced_process_is_refused() {
     until("end of gdb", || g.process.status().unwrap().tracer_pid == 0);
     // whet's own tracing counts as well.
     let stopped = stop(&g.process).unwrap();
-    assert!(matches!(preflight(g.pid()), Err(Error::AlreadyTraced { .. })));
-    assert!(matches!(Seized::seize(&g.process), Err(Error::AlreadyTraced { .. })));
+    assert!(matches!(preflight(g.pid()), Err(Error::TracedByWhet { .. })));
+    assert!(matches!(Seized::seize(&g.process), Err(Error::TracedByWhet { .. })));
     stopped.release().unwrap();
 }
 

@@ -25,5 +25,6 @@ mod shares;
 mod starved;
 mod stays;
 mod support;
+mod traced;
 mod unwinders;
 mod versions;
