@@ -21,7 +21,7 @@ doc=$root/usr/share/doc/whet-fleet
 
 install -D -m 755 "$binary" "$root/usr/bin/whet-fleet"
 strip --strip-unneeded --remove-section=.comment "$root/usr/bin/whet-fleet"
-install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet-fleet.{service,timer}
+install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet-fleet.{service,timer,path}
 # It may hold credentials; the postinst lets the user's group read it.
 install -D -m 640 packaging/whet-fleet.toml "$root/etc/whet-fleet.toml"
 install -D -m 644 -t "$root/usr/share/man/man1" packaging/whet-fleet.1
