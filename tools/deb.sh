@@ -37,7 +37,7 @@ files_of_whet() {
 }
 
 files_of_fleet() {
-    install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet-fleet.{service,timer}
+    install -D -m 644 -t "$root/usr/lib/systemd/system" packaging/whet-fleet.{service,timer,path}
     # It may hold credentials; the postinst lets the user's group read it.
     install -D -m 640 -t "$root/etc" packaging/whet-fleet.toml
     install -D -m 644 -t "$man/man1" packaging/whet-fleet.1

@@ -38,6 +38,7 @@ fn main() {
         let plan = Plan { hosts, hours, hostile_percent: hostile, climate, harmful_after: harmful, seed: 7 };
         let out = simulate(plan);
         let (t, days) = (out.traffic, hours as f64 / 24.0 * hosts as f64);
+        let seconds = |p| out.former_within(p).map_or("never".to_owned(), |s| format!("{s} s"));
         let minutes = |p| out.within(p).map_or("never".to_owned(), |s| format!("{:.0} min", s as f64 / 60.0));
         println!("\n{name}");
         println!(
@@ -55,6 +56,13 @@ fn main() {
             minutes(99),
             minutes(100),
             out.never
+        );
+        println!(
+            "  aggregate of the former build in the inbox after the start: 50% of honest hosts {}, 90% {}; {} hosts, wrong ones {}",
+            seconds(50),
+            seconds(90),
+            out.former_waits.len(),
+            out.wrong_formers
         );
         println!(
             "  {} contributions, {} aggregates, {} heads, {} late mergers, {} objects refused; wrong merges {}",

@@ -8,6 +8,7 @@ mod debuggers;
 mod family;
 mod faults;
 mod felt;
+mod fleet;
 mod gs;
 mod hooks;
 mod measure;

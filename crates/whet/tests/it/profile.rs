@@ -137,7 +137,7 @@ fn a_warm_start_makes_the_clones_that_the_profile_is_of() {
 }
 
 /// Returns a build of a guest under the name that all its builds have.
-fn build_named(source: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn build_named(source: &str, flags: &[&str]) -> PathBuf {
     let folder = scratch("build");
     std::fs::create_dir(&folder).unwrap();
     let program = folder.join("guest");
