@@ -1,6 +1,10 @@
 """Web servers of several processes, each private in a folder of its own, and clients that make requests all the
-time: nginx, apache (prefork), php-fpm."""
+time: nginx, apache (prefork), php-fpm, haproxy, gunicorn, puma."""
 
+import contextlib
+import gzip
+import http.client
+import io
 import os
 import shutil
 import signal
@@ -10,81 +14,23 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-WORKERS = 4
-PAGE = "".join(f"line {i} of a page\n" for i in range(400))
+from web_kinds import KINDS, PAGE, WORKERS
 
-NGINX = """\
-daemon off;
-worker_processes {workers};
-pid {folder}/pid;
-error_log {folder}/error.log notice;
-user {user};
-events {{ worker_connections 512; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  scgi_temp_path {folder}/scgi;
-  gzip on;
-  gzip_min_length 100;
-  gzip_types text/plain;
-  server {{
-    listen unix:{folder}/socket;
-    root {folder};
-    types {{ text/plain txt; }}
-    rewrite ^/page/(.*)$ /$1.txt;
-  }}
-}}
-"""
-APACHE = """\
-ServerRoot {folder}
-ServerName test
-PidFile {folder}/pid
-ErrorLog {folder}/error.log
-Listen 127.0.0.1:{port}
-LoadModule mpm_prefork_module /usr/lib/apache2/modules/mod_mpm_prefork.so
-LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
-LoadModule mime_module /usr/lib/apache2/modules/mod_mime.so
-LoadModule filter_module /usr/lib/apache2/modules/mod_filter.so
-LoadModule deflate_module /usr/lib/apache2/modules/mod_deflate.so
-LoadModule rewrite_module /usr/lib/apache2/modules/mod_rewrite.so
-StartServers {workers}
-MinSpareServers 1
-MaxSpareServers {workers}
-MaxRequestWorkers {workers}
-TypesConfig /etc/mime.types
-DocumentRoot {folder}
-<Directory {folder}>
-  Require all granted
-</Directory>
-SetOutputFilter DEFLATE
-RewriteEngine on
-RewriteRule ^/page/(.*)$ /$1.txt
-"""
-PHP = """\
-[global]
-error_log = {folder}/error.log
-daemonize = no
-process_control_timeout = 30s
-[www]
-listen = {folder}/socket
-listen.backlog = 512
-pm = static
-pm.max_children = {workers}
-"""
-SCRIPT = """\
-<?php
-$words = [];
-for ($i = 0; $i < 300; $i++) { $words["key$i"] = md5("word $i") . strrev((string)$i); }
-ksort($words);
-echo strlen(implode(",", $words)), "\\n", preg_match_all('/[a-f]{2}/', implode(" ", $words)), "\\n";
-"""
 HTTP = b"GET /page/hello HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+
+
+class WebError(Exception):
+    """A server could not be started, or does not do what it should."""
+
+
+class Missing(WebError):
+    """A server is not installed."""
+
+
+class WrongAnswer(Exception):
+    """An answer is cut short, or does not say that the request succeeded."""
 
 
 def fast_cgi(script: str) -> bytes:
@@ -95,32 +41,49 @@ def fast_cgi(script: str) -> bytes:
     return b"".join(struct.pack(">BBHHxx", 1, kind, 1, len(body)) + body for kind, body in records)
 
 
-@dataclass
-class Kind:
-    """How one kind of server is started and reloaded. `keeps` says whether its parent lives on after a reload."""
-
-    program: str
-    words: list[str]
-    config: str
-    reload: signal.Signals
-    keeps: bool = True
-    by_port: bool = False
-
-
-KINDS = {
-    "nginx": Kind("nginx", ["-c", "{config}", "-e", "{folder}/error.log"], NGINX, signal.SIGHUP),
-    "apache": Kind("apache2", ["-f", "{config}", "-DFOREGROUND"], APACHE, signal.SIGUSR1, by_port=True),
-    # The master executes itself anew.
-    "php-fpm": Kind("php-fpm8.2", ["-n", "-R", "-y", "{config}", "-F"], PHP, signal.SIGUSR2, keeps=False),
-}
+def fast_cgi_body(answer: bytes) -> bytes:
+    """Returns the body of an answer by FastCGI."""
+    output, at, ended = b"", 0, False
+    while at + 8 <= len(answer):
+        _, kind, _, length, padding = struct.unpack_from(">BBHHB", answer, at)
+        content = answer[at + 8 : at + 8 + length]
+        output += content if kind == 6 else b""
+        # The last record ends the request, with the status 0.
+        ended = kind == 3 and content[:5] == bytes(5)
+        at += 8 + length + padding
+    head, end, body = output.partition(b"\r\n\r\n")
+    if not ended or not end or b"Status:" in head:
+        raise WrongAnswer(repr(answer[:200]))
+    return body
 
 
-class WebError(Exception):
-    """A server is not installed, or could not be started."""
+class _Received:
+    """Bytes that http.client reads as if from a socket."""
+
+    def __init__(self, data: bytes):
+        self.data = data
+
+    def makefile(self, *_: object) -> io.BytesIO:
+        return io.BytesIO(self.data)
+
+
+def http_body(answer: bytes) -> bytes:
+    """Returns the body of an answer by HTTP, without compression."""
+    try:
+        response = http.client.HTTPResponse(_Received(answer))
+        response.begin()
+        body = response.read()
+        # Without a length nothing shows the end of the body.
+        if response.status != 200 or not (response.chunked or response.getheader("Content-Length")):
+            raise WrongAnswer(repr(answer[:200]))
+        return gzip.decompress(body) if response.getheader("Content-Encoding") == "gzip" else body
+    except (http.client.HTTPException, OSError, EOFError) as e:
+        raise WrongAnswer(f"{e!r}: {answer[:200]!r}") from e
 
 
 class Clients:
-    """Threads that make one request after the other, each with a connection of its own."""
+    """Threads that make one request after the other, each with a connection of its own. Each answer must be that
+    to the first request of all."""
 
     def __init__(self, server: "Web", many: int = 8):
         self.server = server
@@ -134,15 +97,12 @@ class Clients:
     def _work(self) -> None:
         while not self.ended.is_set():
             try:
-                with self.server.connect() as connection:
-                    connection.settimeout(30)
-                    connection.sendall(self.server.request)
-                    answer = b"".join(iter(lambda: connection.recv(65536), b""))
-            except OSError as e:
-                self.failures.append(str(e))
-                continue
-            if not self.server.is_whole(answer):
-                self.failures.append(repr(answer[:60]))
+                if (body := self.server.ask()) != self.server.expected:
+                    self.failures.append(f"wrong: {body[:200]!r}")
+            except (OSError, WrongAnswer) as e:
+                self.failures.append(f"{time.strftime('%T')} {e!r}")
+                # A server that has ended would fail without end.
+                time.sleep(0.1)
             self.done += 1
 
     def end(self) -> None:
@@ -153,36 +113,70 @@ class Clients:
 
 
 class Web:
-    """A running server. `pid` is the parent's."""
+    """A running server. `pid` is the process that was started. `program` replaces the kind's own program."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, program: Path | None = None):
+        self.name = name
         self.kind = KINDS[name]
-        program = shutil.which(self.kind.program, path=os.environ.get("PATH", "") + ":/usr/sbin")
-        if not program:
-            raise WebError(f"{name} is not installed")
+        found = program or self.program(name)
         self.folder = Path(tempfile.mkdtemp(prefix=f"whet-{name}-"))
         os.chmod(self.folder, 0o755)
         self.port = free_port() if self.kind.by_port else 0
         config = self.folder / "server.conf"
         user = "root" if os.geteuid() == 0 else "nobody"
         config.write_text(self.kind.config.format(folder=self.folder, workers=WORKERS, user=user, port=self.port))
-        (self.folder / "hello.txt").write_text(PAGE)
-        (self.folder / "hello.php").write_text(SCRIPT)
+        for file, text in {"hello.txt": PAGE, **self.kind.files}.items():
+            (self.folder / file).write_text(text)
         self.is_php = name == "php-fpm"
         self.request = fast_cgi(f"{self.folder}/hello.php") if self.is_php else HTTP
         words = [word.format(config=config, folder=self.folder) for word in self.kind.words]
         with (self.folder / "output").open("w") as output:
             self.process = subprocess.Popen(
-                [program, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                [found, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         self.pid = self.process.pid
+        self.expected = self._first_answer()
+
+    @staticmethod
+    def program(name: str) -> Path:
+        """Returns the installed program of a kind."""
+        kind = KINDS[name]
+        found = shutil.which(kind.program, path=os.environ.get("PATH", "") + ":/usr/sbin")
+        if not found:
+            raise Missing(f"{name} is not installed (Debian: apt-get install {kind.package})")
+        return Path(found)
+
+    def _first_answer(self) -> bytes:
         limit = time.monotonic() + 30
-        while not self._answers():
+        while True:
+            try:
+                answer = self.ask()
+                if len(self.workers()) == self.many():
+                    return answer
+                error: Exception | str = f"it has {len(self.workers())} workers"
+            except (OSError, WrongAnswer) as e:
+                error = e
             if self.process.poll() is not None or time.monotonic() > limit:
                 said = (self.folder / "output").read_text()[-500:]
                 self.close()
-                raise WebError(f"{name} does not answer: {said}")
+                raise WebError(f"{self.name} does not answer: {error} {said}")
             time.sleep(0.05)
+
+    def many(self) -> int:
+        """Returns how many workers it has."""
+        return 1 if self.kind.by_worker else WORKERS
+
+    def family(self) -> int:
+        """Returns the parent of the family that serves requests now."""
+        return max(self.workers()) if self.kind.by_worker else self.pid
+
+    def ask(self) -> bytes:
+        """Makes a request, and returns the body of the answer."""
+        with self.connect() as connection:
+            connection.settimeout(30)
+            connection.sendall(self.request)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        return fast_cgi_body(answer) if self.is_php else http_body(answer)
 
     def connect(self) -> socket.socket:
         """Returns a new connection."""
@@ -197,45 +191,52 @@ class Web:
             raise OSError(error, os.strerror(error))
         return connection
 
-    def is_whole(self, answer: bytes) -> bool:
-        """Returns whether an answer has its end, and says that the request succeeded."""
-        if self.is_php:
-            # The last record ends the request, with the status 0.
-            return b"\r\n\r\n" in answer and answer[-16:-14] == b"\x01\x03" and answer[-8:-3] == bytes(5)
-        chunked = b"chunked" in answer[:1000]
-        return answer.startswith(b"HTTP/1.1 200 ") and (not chunked or answer.endswith(b"\r\n0\r\n\r\n"))
-
-    def _answers(self) -> bool:
-        try:
-            with self.connect():
-                return True
-        except OSError:
-            return False
-
     def workers(self) -> set[int]:
         """Returns the process ids of its children."""
-        return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+        try:
+            return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
+        except FileNotFoundError:
+            return set()
 
     def reload(self) -> None:
         """Lets it start new workers, and waits for the end of the old ones."""
         old = self.workers()
         os.kill(self.pid, self.kind.reload)
-        limit = time.monotonic() + 60
+        limit = time.monotonic() + 120
         while self.workers() & old or len(self.workers()) < len(old):
             if time.monotonic() > limit:
                 raise WebError("old workers do not end")
             time.sleep(0.05)
 
+    def kill(self) -> set[int]:
+        """Kills the process that was started. Returns its former workers."""
+        workers = self.workers()
+        self.process.kill()
+        self.process.wait()
+        return workers
+
     def trouble(self) -> list[str]:
         """Returns what it says of failures."""
-        words = ("[alert]", "[crit]", "[emerg]", "signal 11", "SIGSEGV", "core dumped", "Segmentation", "ALERT:")
+        words = (
+            "[alert]", "[crit]", "[emerg]", "signal 11", "SIGSEGV", "core dumped", "Segmentation", "ALERT", "CRITICAL",
+            "Traceback", "[BUG]", "Terminating timed out worker",
+        )
         text = "".join(p.read_text() for p in (self.folder / "error.log", self.folder / "output") if p.exists())
         return [line for line in text.splitlines() if any(word in line for word in words)]
 
     def close(self) -> None:
         """Ends it and removes its folder."""
-        self.process.terminate()
-        self.process.wait()
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        # Of a parent that was killed, workers may be left: they are in its session.
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and session(int(entry.name)) == self.pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry.name), signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> "Web":
@@ -243,6 +244,14 @@ class Web:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def session(pid: int) -> int:
+    """Returns the session of a process; 0 if there is no such process."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def free_port() -> int:
