@@ -3,7 +3,7 @@
 //! A merger writes a head with the next serial number, unless the store has a head of this number. So of two
 //! mergers at once one succeeds, and the other begins again. All times are the store's.
 
-use crate::{Digest, HostId, Name, Policy, Program, Rank, Refused, Verdict, Votes};
+use crate::{Digest, HostId, Name, Policy, Program, Rank, Refused, Verdict, Votes, versioned};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -61,15 +61,6 @@ pub enum Step {
     Fold,
 }
 
-/// Returns the version that a document states.
-pub(crate) fn version(content: &[u8]) -> Result<u32, Refused> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
-    serde_json::from_slice::<Version>(content).map(|v| v.version).map_err(|e| Refused::Content(e.to_string()))
-}
-
 impl Default for Head {
     fn default() -> Self {
         Self {
@@ -94,11 +85,7 @@ impl Head {
     /// # Errors
     /// [`Refused::Content`], [`Refused::Newer`], [`Refused::Older`]
     pub fn parse(content: &[u8], seen: u64) -> Result<Self, Refused> {
-        let version = version(content)?;
-        if version > VERSION {
-            return Err(Refused::Newer(version));
-        }
-        let head: Self = serde_json::from_slice(content).map_err(|e| Refused::Content(e.to_string()))?;
+        let head: Self = versioned::parse(content, VERSION)?;
         if head.serial < seen {
             return Err(Refused::Older { found: head.serial, seen });
         }

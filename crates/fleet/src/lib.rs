@@ -29,6 +29,7 @@ mod newest;
 mod policy;
 mod sample;
 mod spool;
+mod versioned;
 mod votes;
 
 pub use contribution::{CONTRIBUTION_LIMIT, prepare, read};

@@ -9,7 +9,7 @@
 //! Each merger puts the record right with every step, whoever wrote it last. The times in it are the store's.
 
 use crate::names::{hex, hex_name, unhex};
-use crate::{Build, Digest, Head, Policy, Program, Refused, read};
+use crate::{Build, Digest, Head, Policy, Program, Refused, read, versioned};
 use profile::Profile;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -72,11 +72,7 @@ impl Newest {
     /// # Errors
     /// [`Refused::Content`], [`Refused::Newer`], [`Refused::Older`]
     pub fn parse(content: &[u8], seen: u64) -> Result<Self, Refused> {
-        let version = crate::head::version(content)?;
-        if version > VERSION {
-            return Err(Refused::Newer(version));
-        }
-        let newest: Self = serde_json::from_slice(content).map_err(|e| Refused::Content(e.to_string()))?;
+        let newest: Self = versioned::parse(content, VERSION)?;
         if let Some(build) = &newest.build
             && newest.build().is_none()
         {

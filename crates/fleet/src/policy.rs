@@ -1,6 +1,6 @@
 //! The operator's policy: signed, and the same for all hosts of a store.
 
-use crate::{Digest, Program, Refused};
+use crate::{Digest, Program, Refused, versioned};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -50,11 +50,7 @@ impl Policy {
     /// # Errors
     /// [`Refused::Content`], [`Refused::Newer`]
     pub fn parse(content: &[u8]) -> Result<Self, Refused> {
-        let version = crate::head::version(content)?;
-        if version > VERSION {
-            return Err(Refused::Newer(version));
-        }
-        let policy: Self = serde_json::from_slice(content).map_err(|e| Refused::Content(e.to_string()))?;
+        let policy: Self = versioned::parse(content, VERSION)?;
         policy.check()?;
         Ok(policy)
     }

@@ -1,6 +1,6 @@
 //! The report that the daemon leaves in the spool folder.
 
-use crate::{Digest, Refused};
+use crate::{Digest, Refused, versioned};
 use serde::{Deserialize, Serialize};
 
 /// The version of the form.
@@ -89,10 +89,6 @@ impl HostReport {
     /// # Errors
     /// [`Refused::Content`], [`Refused::Newer`]
     pub fn parse(bytes: &[u8]) -> Result<Self, Refused> {
-        let version = crate::head::version(bytes)?;
-        if version > VERSION {
-            return Err(Refused::Newer(version));
-        }
-        serde_json::from_slice(bytes).map_err(|e| Refused::Content(e.to_string()))
+        versioned::parse(bytes, VERSION)
     }
 }

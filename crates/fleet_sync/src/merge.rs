@@ -40,208 +40,206 @@ pub async fn merge(
     merger: &Merger,
     program: &Program,
 ) -> Result<(Merged, Vec<String>), Error> {
-    let mut refused = Vec::new();
+    let mut run = Run { remote, merger, program, refused: Vec::new() };
     // The object's bytes are of no interest, only its time.
     remote.replace(program, &Key::Clock, merger.id.to_string().into_bytes()).await?;
     let now = remote.stored(program, &Key::Clock).await?;
-    let policy = policy(remote, merger, program).await?;
-    let head = head(remote, merger, program, &mut refused).await?;
-    let merged = step(remote, merger, program, &policy, &head, now, &mut refused).await?;
+    let policy = run.policy().await?;
+    let head = run.head().await?;
+    let merged = run.step(&policy, &head, now).await?;
     let head = match &merged {
         Merged::Unchanged(_) => &head,
         Merged::Replaced(next, _) => next,
         // The other merger does the rest.
-        Merged::Late => return Ok((merged, refused)),
+        Merged::Late => return Ok((merged, run.refused)),
     };
-    record_newest(remote, merger, program, &policy, head, now, &mut refused).await?;
-    Ok((merged, refused))
+    run.record_newest(&policy, head, now).await?;
+    Ok((merged, run.refused))
 }
 
-/// Advances the head by one step, if anything is to be done.
-async fn step(
-    remote: &Remote,
-    merger: &Merger,
-    program: &Program,
-    policy: &Policy,
-    head: &Head,
-    now: u64,
-    refused: &mut Vec<String>,
-) -> Result<Merged, Error> {
-    let offered = match &head.offer {
-        Some(offer) => votes(remote, program, &offer.digest).await?,
-        None => Votes::default(),
-    };
-    let current = match &head.current {
-        Some(digest) => votes(remote, program, digest).await?,
-        None => Votes::default(),
-    };
-    let (next, why) = match advance(head, policy, now, offered, current) {
-        Step::Wait(why) => return Ok(Merged::Unchanged(why.to_owned())),
-        Step::Replace(next, why) => (*next, why.to_owned()),
-        Step::Fold => match new_offer(remote, merger, program, policy, head, now, refused).await? {
-            Ok(offer) => offer,
-            Err(why) => return Ok(Merged::Unchanged(why)),
-        },
-    };
-    let signed = merger.key.sign(&Purpose::Head(program.clone()), next.text().as_bytes())?;
-    if !remote.create(program, &Key::Head(next.serial), signed.clone()).await? {
-        return Ok(Merged::Late);
-    }
-    remote.replace(program, &Key::Current, signed).await?;
-    Ok(Merged::Replaced(next.into(), why))
+/// One step of a merger for a program.
+struct Run<'a> {
+    remote: &'a Remote,
+    merger: &'a Merger,
+    program: &'a Program,
+    /// What was refused so far.
+    refused: Vec<String>,
 }
 
-/// Puts the record of the newest build right. If a merger ends before, the next step does it.
-async fn record_newest(
-    remote: &Remote,
-    merger: &Merger,
-    program: &Program,
-    policy: &Policy,
-    head: &Head,
-    now: u64,
-    refused: &mut Vec<String>,
-) -> Result<(), Error> {
-    // Contributions of earlier versions state no name.
-    let Some(name) = head.name else { return Ok(()) };
-    let (key, purpose) = (Key::Newest(name), Purpose::Newest(name, program.class.clone()));
-    let open = |bytes: &[u8]| {
-        let newest = merger.keys.open(bytes, &purpose).and_then(|content| Newest::parse(content, 0));
-        newest.map_err(|why| refusal(program, &key, why))
-    };
-    let found = remote.get(program, &key).await.and_then(|bytes| bytes.map(|b| open(&b)).transpose());
-    let present = match found {
-        // Somebody wrote nonsense over it. Of a later version it is no nonsense.
-        Err(e @ Error::Refused { .. }) => {
-            refused.push(e.to_string());
-            if let Error::Refused { why: Refused::Newer(_), .. } = e {
-                return Ok(());
-            }
-            None
+impl Run<'_> {
+    /// Advances the head by one step, if anything is to be done.
+    async fn step(&mut self, policy: &Policy, head: &Head, now: u64) -> Result<Merged, Error> {
+        let offered = match &head.offer {
+            Some(offer) => self.votes(&offer.digest).await?,
+            None => Votes::default(),
+        };
+        let current = match &head.current {
+            Some(digest) => self.votes(digest).await?,
+            None => Votes::default(),
+        };
+        let (next, why) = match advance(head, policy, now, offered, current) {
+            Step::Wait(why) => return Ok(Merged::Unchanged(why.to_owned())),
+            Step::Replace(next, why) => (*next, why.to_owned()),
+            Step::Fold => match self.new_offer(policy, head, now).await? {
+                Ok(offer) => offer,
+                Err(why) => return Ok(Merged::Unchanged(why)),
+            },
+        };
+        let signed = self.merger.key.sign(&Purpose::Head(self.program.clone()), next.text().as_bytes())?;
+        if !self.remote.create(self.program, &Key::Head(next.serial), signed.clone()).await? {
+            return Ok(Merged::Late);
         }
-        found => found?,
-    };
-    if let Some(next) = Newest::next(present.as_ref(), program, head, policy, now) {
-        remote.replace(program, &key, merger.key.sign(&purpose, next.text().as_bytes())?).await?;
+        self.remote.replace(self.program, &Key::Current, signed).await?;
+        Ok(Merged::Replaced(next.into(), why))
     }
-    Ok(())
-}
 
-fn refusal(program: &Program, key: &Key, why: Refused) -> Error {
-    Error::Refused { object: key.path(program), why }
-}
-
-async fn policy(remote: &Remote, merger: &Merger, program: &Program) -> Result<Policy, Error> {
-    let Some(bytes) = remote.get(program, &Key::Policy).await? else { return Ok(Policy::default()) };
-    let parsed = merger.keys.open(&bytes, &Purpose::Policy).and_then(Policy::parse);
-    parsed.map_err(|why| refusal(program, &Key::Policy, why))
-}
-
-/// Returns the head in force: the one with the greatest number. Its copy for hosts is put right if a merger
-/// ended before it wrote it, or wrote an older one late.
-async fn head(
-    remote: &Remote,
-    merger: &Merger,
-    program: &Program,
-    refused: &mut Vec<String>,
-) -> Result<Head, Error> {
-    let open = |bytes: &[u8]| {
-        merger.keys.open(bytes, &Purpose::Head(program.clone())).and_then(|content| Head::parse(content, 0))
-    };
-    let copy = match remote.get_if_changed(program, &Key::Current, None).await? {
-        Changed::New(bytes, _) => match open(&bytes) {
-            Ok(head) => Some(head),
-            // Somebody wrote nonsense over it. The numbered ones count.
-            Err(why) => {
-                refused.push(refusal(program, &Key::Current, why).to_string());
+    /// Puts the record of the newest build right. If a merger ends before, the next step does it.
+    async fn record_newest(&mut self, policy: &Policy, head: &Head, now: u64) -> Result<(), Error> {
+        // Contributions of earlier versions state no name.
+        let Some(name) = head.name else { return Ok(()) };
+        let (key, purpose) = (Key::Newest(name), Purpose::Newest(name, self.program.class.clone()));
+        let open = |bytes: &[u8]| {
+            let newest = self.merger.keys.open(bytes, &purpose).and_then(|content| Newest::parse(content, 0));
+            newest.map_err(|why| self.refusal(&key, why))
+        };
+        let found =
+            self.remote.get(self.program, &key).await.and_then(|bytes| bytes.map(|b| open(&b)).transpose());
+        let present = match found {
+            // Somebody wrote nonsense over it. Of a later version it is no nonsense.
+            Err(e @ Error::Refused { .. }) => {
+                self.refused.push(e.to_string());
+                if let Error::Refused { why: Refused::Newer(_), .. } = e {
+                    return Ok(());
+                }
                 None
             }
-        },
-        Changed::Missing | Changed::Same => None,
-    };
-    let known = copy.as_ref().map_or(0, |h| h.serial);
-    let folder = format!("v1/{}/{}/h", program.build, program.class);
-    let after = Key::Head(known).path(program);
-    let mut serials: Vec<u64> = remote
-        .list(&folder, Some(&after))
-        .await?
-        .iter()
-        .filter_map(|l| if let Key::Head(serial) = l.key { Some(serial) } else { None })
-        .collect();
-    serials.sort_unstable();
-    let Some(&newest) = serials.last() else { return Ok(copy.unwrap_or_default()) };
-    let key = Key::Head(newest);
-    let bytes = remote.get(program, &key).await?.unwrap_or_default();
-    let head = open(&bytes).map_err(|why| refusal(program, &key, why))?;
-    remote.replace(program, &Key::Current, bytes).await?;
-    Ok(head)
-}
-
-async fn votes(remote: &Remote, program: &Program, digest: &Digest) -> Result<Votes, Error> {
-    let count = async |harm: bool| {
-        let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(program);
-        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-        remote.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
-    };
-    let harm = count(true).await?;
-    let votes = Votes { good: 0, harm };
-    // Votes for it matter only beside votes against it.
-    Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
-}
-
-/// Makes an aggregate of the contributions, and returns the head that offers it; or the reason why there is
-/// none.
-async fn new_offer(
-    remote: &Remote,
-    merger: &Merger,
-    program: &Program,
-    policy: &Policy,
-    head: &Head,
-    now: u64,
-    refused: &mut Vec<String>,
-) -> Result<Result<(Head, String), String>, Error> {
-    let folder = format!("v1/{}/{}/c", program.build, program.class);
-    let first = Day::of(now).0.saturating_sub(LOST_DAYS + 1);
-    let after = format!("{folder}/{first:06}");
-    let all: Vec<Contributed> = remote
-        .list(&folder, Some(&after))
-        .await?
-        .into_iter()
-        .filter_map(|l| match l.key {
-            Key::Contribution { day, host, digest } => {
-                Some(Contributed { day, host, digest, stored: l.stored })
-            }
-            _ => None,
-        })
-        .collect();
-    let folded = Folded::choose(program, &all);
-    let (set, hosts) = (folded.set(), folded.chosen.len());
-    if !head.is_due(set, hosts, policy, now) {
-        return Ok(Err(format!("no new aggregate is due: {hosts} hosts have contributed")));
-    }
-    let mut profiles: Vec<(u64, Profile)> = Vec::with_capacity(hosts);
-    for (c, weight) in &folded.chosen {
-        let key = Key::Contribution { day: c.day, host: c.host, digest: c.digest };
-        let bytes = remote.get(program, &key).await?.unwrap_or_default();
-        let profile = unpack(&bytes).and_then(|text| read(&text, &c.digest, &program.build));
-        match profile {
-            Ok(profile) => profiles.push((*weight, profile)),
-            Err(why) => refused.push(refusal(program, &key, why).to_string()),
+            found => found?,
+        };
+        if let Some(next) = Newest::next(present.as_ref(), self.program, head, policy, now) {
+            self.remote
+                .replace(self.program, &key, self.merger.key.sign(&purpose, next.text().as_bytes())?)
+                .await?;
         }
+        Ok(())
     }
-    if profiles.len() < policy.min_hosts {
-        return Ok(Err(format!(
-            "{} of the contributions can be used; the policy requires more",
-            profiles.len()
-        )));
+
+    async fn policy(&self) -> Result<Policy, Error> {
+        let Some(bytes) = self.remote.get(self.program, &Key::Policy).await? else {
+            return Ok(Policy::default());
+        };
+        let parsed = self.merger.keys.open(&bytes, &Purpose::Policy).and_then(Policy::parse);
+        parsed.map_err(|why| self.refusal(&Key::Policy, why))
     }
-    let Some(aggregate) = fold(program, folded.newest, &profiles) else {
-        return Ok(Err("no function is in enough contributions".to_owned()));
-    };
-    let digest = aggregate.digest;
-    let signed = merger.key.sign(&Purpose::Aggregate(program.clone()), aggregate.text.as_bytes())?;
-    // If another merger was first, its aggregate has the same text.
-    remote.create(program, &Key::Aggregate(digest), pack(&signed)).await?;
-    let offer = head.offering(digest, set, hosts, folded.rank, now);
-    let next = Head { name: aggregate.name.or(head.name), ..offer };
-    Ok(Ok((next, format!("an aggregate of {} hosts is offered", profiles.len()))))
+
+    /// Returns the head in force: the one with the greatest number. Its copy for hosts is put right if a merger
+    /// ended before it wrote it, or wrote an older one late.
+    async fn head(&mut self) -> Result<Head, Error> {
+        let open = |bytes: &[u8]| {
+            self.merger
+                .keys
+                .open(bytes, &Purpose::Head(self.program.clone()))
+                .and_then(|content| Head::parse(content, 0))
+        };
+        let copy = match self.remote.get_if_changed(self.program, &Key::Current, None).await? {
+            Changed::New(bytes, _) => match open(&bytes) {
+                Ok(head) => Some(head),
+                // Somebody wrote nonsense over it. The numbered ones count.
+                Err(why) => {
+                    self.refused.push(self.refusal(&Key::Current, why).to_string());
+                    None
+                }
+            },
+            Changed::Missing | Changed::Same => None,
+        };
+        let known = copy.as_ref().map_or(0, |h| h.serial);
+        let folder = format!("v1/{}/{}/h", self.program.build, self.program.class);
+        let after = Key::Head(known).path(self.program);
+        let mut serials: Vec<u64> = self
+            .remote
+            .list(&folder, Some(&after))
+            .await?
+            .iter()
+            .filter_map(|l| if let Key::Head(serial) = l.key { Some(serial) } else { None })
+            .collect();
+        serials.sort_unstable();
+        let Some(&newest) = serials.last() else { return Ok(copy.unwrap_or_default()) };
+        let key = Key::Head(newest);
+        let bytes = self.remote.get(self.program, &key).await?.unwrap_or_default();
+        let head = open(&bytes).map_err(|why| self.refusal(&key, why))?;
+        self.remote.replace(self.program, &Key::Current, bytes).await?;
+        Ok(head)
+    }
+
+    async fn votes(&self, digest: &Digest) -> Result<Votes, Error> {
+        let count = async |harm: bool| {
+            let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(self.program);
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            self.remote.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
+        };
+        let harm = count(true).await?;
+        let votes = Votes { good: 0, harm };
+        // Votes for it matter only beside votes against it.
+        Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
+    }
+
+    /// Makes an aggregate of the contributions, and returns the head that offers it; or the reason why there is
+    /// none.
+    async fn new_offer(
+        &mut self,
+        policy: &Policy,
+        head: &Head,
+        now: u64,
+    ) -> Result<Result<(Head, String), String>, Error> {
+        let folder = format!("v1/{}/{}/c", self.program.build, self.program.class);
+        let first = Day::of(now).0.saturating_sub(LOST_DAYS + 1);
+        let after = format!("{folder}/{first:06}");
+        let all: Vec<Contributed> = self
+            .remote
+            .list(&folder, Some(&after))
+            .await?
+            .into_iter()
+            .filter_map(|l| match l.key {
+                Key::Contribution { day, host, digest } => {
+                    Some(Contributed { day, host, digest, stored: l.stored })
+                }
+                _ => None,
+            })
+            .collect();
+        let folded = Folded::choose(self.program, &all);
+        let (set, hosts) = (folded.set(), folded.chosen.len());
+        if !head.is_due(set, hosts, policy, now) {
+            return Ok(Err(format!("no new aggregate is due: {hosts} hosts have contributed")));
+        }
+        let mut profiles: Vec<(u64, Profile)> = Vec::with_capacity(hosts);
+        for (c, weight) in &folded.chosen {
+            let key = Key::Contribution { day: c.day, host: c.host, digest: c.digest };
+            let bytes = self.remote.get(self.program, &key).await?.unwrap_or_default();
+            let profile = unpack(&bytes).and_then(|text| read(&text, &c.digest, &self.program.build));
+            match profile {
+                Ok(profile) => profiles.push((*weight, profile)),
+                Err(why) => self.refused.push(self.refusal(&key, why).to_string()),
+            }
+        }
+        if profiles.len() < policy.min_hosts {
+            return Ok(Err(format!(
+                "{} of the contributions can be used; the policy requires more",
+                profiles.len()
+            )));
+        }
+        let Some(aggregate) = fold(self.program, folded.newest, &profiles) else {
+            return Ok(Err("no function is in enough contributions".to_owned()));
+        };
+        let digest = aggregate.digest;
+        let signed =
+            self.merger.key.sign(&Purpose::Aggregate(self.program.clone()), aggregate.text.as_bytes())?;
+        // If another merger was first, its aggregate has the same text.
+        self.remote.create(self.program, &Key::Aggregate(digest), pack(&signed)).await?;
+        let offer = head.offering(digest, set, hosts, folded.rank, now);
+        let next = Head { name: aggregate.name.or(head.name), ..offer };
+        Ok(Ok((next, format!("an aggregate of {} hosts is offered", profiles.len()))))
+    }
+
+    fn refusal(&self, key: &Key, why: Refused) -> Error {
+        Error::Refused { object: key.path(self.program), why }
+    }
 }

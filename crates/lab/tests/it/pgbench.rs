@@ -60,10 +60,7 @@ fn with_whet() {
     if !server_is_here() {
         return;
     }
-    let Some(whet) = whet() else {
-        println!("skipped: whet is not built here; a test run of the whole workspace builds it");
-        return;
-    };
+    let Some(whet) = whet() else { return };
     let whet = format!("--whet={}", whet.display());
     let options =
         ["--tests=tpcb-like", "--threads=2", "--sampling=1", "--pairs=1", "--control=0", "--window=0.3"];
@@ -91,7 +88,7 @@ fn family(long: &Long) -> Vec<i32> {
     [vec![postmaster], children].concat()
 }
 
-/// Waits until no process of a family is left. A process that nobody has waited for has no program.
+/// Waits until no process of a family runs. A zombie counts as ended: its `/proc/PID/exe` cannot be read.
 fn is_gone(family: &[i32]) {
     let until = Instant::now() + Duration::from_secs(20);
     let left = || family.iter().filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok()).count();
