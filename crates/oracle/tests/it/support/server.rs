@@ -4,6 +4,7 @@ use engine::Pid;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A command of `tools/server.py`. When it gets SIGTERM, it ends what it started.
 struct Tool(Child);
@@ -49,6 +50,13 @@ fn field<'a>(json: &'a str, key: &str) -> &'a str {
     rest.split([',', '}']).next().unwrap().trim_matches('"')
 }
 
+/// Returns the user CPU time of a process, in the kernel's ticks.
+fn user_ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.0)).unwrap();
+    let behind_name = stat.rsplit(')').next().unwrap();
+    behind_name.split_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
 /// A server with four connections that read. Fields are dropped in their order: the load ends first.
 pub struct Loaded {
     load: Tool,
@@ -65,7 +73,15 @@ impl Loaded {
         let prepared = Tool::start(&[&["prepare"], &socket[..]].concat()).0.wait().unwrap();
         assert!(prepared.success());
         let kind = ["--test", "oltp_read_only", "--threads", "4"];
-        Self { load: Tool::start(&[&["load"], &socket[..], &kind].concat()), _server: server, pid }
+        let idle = user_ticks(pid);
+        let load = Tool::start(&[&["load"], &socket[..], &kind].concat());
+        let begun = Instant::now();
+        // On a busy machine the load takes seconds to begin.
+        while user_ticks(pid) < idle + 20 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the load does not begin");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self { load, _server: server, pid }
     }
 
     /// Ends both. Returns how many queries were answered, if none has failed.
