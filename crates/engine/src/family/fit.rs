@@ -11,15 +11,19 @@ use crate::build::installer;
 use crate::build::lookup::{self, Lookup};
 use crate::session::claim::Claim;
 use crate::session::lock::TargetLock;
+use crate::session::pristine::Pristine;
 use crate::session::restore;
 use crate::session::target::check_program;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::{Image, Mapping};
 use std::collections::BTreeSet;
-use tracee::Pid;
+use tracee::{Pid, Process};
 
 const PAGE: u64 = 4096;
+
+/// How much is compared at once. Bytes.
+const MAX_RUN: u64 = 1 << 20;
 
 /// The process with which others are compared.
 pub(crate) struct Head<'a> {
@@ -113,9 +117,9 @@ impl<'a> Head<'a> {
 
     fn compare(&self, member: &Target) -> Result<(), Error> {
         let theirs = own(member, &self.pages)?;
-        for &page in self.own.union(&theirs) {
-            let here = original(self.target, page).map_err(|e| self.target.cause(e))?;
-            if here != original(member, page)? {
+        let (here, there) = (Original::of(self.target), Original::of(member));
+        for run in runs(self.own.union(&theirs).copied()) {
+            if here.bytes(run).map_err(|e| self.target.cause(e))? != there.bytes(run)? {
                 let why = "its code or its constants differ from those of its family's parent";
                 return Err(unfit(member.process.pid(), "other_bytes", why));
             }
@@ -129,16 +133,42 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Returns the bytes of a page without changes by whet.
-fn original(target: &Target, page: Avma) -> Result<Vec<u8>, Error> {
-    let mut bytes = target.pristine().bytes(AvmaRange::with_len(page, PAGE)).map_err(tracee::Error::from)?;
-    // The pointer by which unwinders are led to the anchor is in no journal.
-    let anchor = target.installed.as_ref().map(|i| &i.anchor);
-    let slot = anchor.and_then(|a| usize::try_from(a.slot?.since(page)?).ok());
-    if let (Some(anchor), Some(own)) = (anchor, slot.and_then(|at| bytes.get_mut(at..at.checked_add(8)?))) {
-        own.copy_from_slice(&anchor.original.to_le_bytes());
+/// A process's memory without changes by whet.
+struct Original<'a> {
+    pristine: Pristine<'a, Process>,
+    /// The pointer by which unwinders are led to the anchor, and its original value. It is in no journal.
+    hook: Option<(Avma, u64)>,
+}
+
+impl<'a> Original<'a> {
+    fn of(target: &'a Target) -> Self {
+        let anchor = target.installed.as_ref().map(|i| &i.anchor);
+        let hook = anchor.and_then(|a| Some((a.slot?, a.original)));
+        Self { pristine: target.pristine(), hook }
     }
-    Ok(bytes)
+
+    fn bytes(&self, range: AvmaRange) -> Result<Vec<u8>, Error> {
+        let mut bytes = self.pristine.bytes(range).map_err(tracee::Error::from)?;
+        if let Some((slot, original)) = self.hook {
+            let at = slot.since(range.start).and_then(|at| usize::try_from(at).ok());
+            if let Some(own) = at.and_then(|at| bytes.get_mut(at..at.checked_add(8)?)) {
+                own.copy_from_slice(&original.to_le_bytes());
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+/// Returns the ranges that pages in ascending order form. None is longer than [`MAX_RUN`].
+fn runs(pages: impl Iterator<Item = Avma>) -> Vec<AvmaRange> {
+    let mut runs: Vec<AvmaRange> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(run) if run.end == page && run.len() < MAX_RUN => run.end = page.add(PAGE),
+            _ => runs.push(AvmaRange::with_len(page, PAGE)),
+        }
+    }
+    runs
 }
 
 /// Returns the error for a member that is left alone.
@@ -186,6 +216,17 @@ fn own(target: &Target, pages: &[Avma]) -> Result<BTreeSet<Avma>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_form_runs() {
+        let of = |pages: &[u64]| runs(pages.iter().map(|p| Avma(p * PAGE)));
+        let run = |from: u64, to: u64| AvmaRange::new(Avma(from * PAGE), Avma(to * PAGE));
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[1, 2, 3, 5, 7, 8]), [run(1, 4), run(5, 6), run(7, 9)]);
+        let most = MAX_RUN / PAGE;
+        let long: Vec<u64> = (0..most + 1).collect();
+        assert_eq!(of(&long), [run(0, most), run(most, most + 1)]);
+    }
 
     #[test]
     fn mappings_that_were_split() {

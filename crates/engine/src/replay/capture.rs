@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn the_end_of_the_process_at_any_step() {
         let file = std::env::temp_dir().join(format!("whet-capture-of-none-{}", std::process::id()));
-        let how = CaptureOptions { sampling: Duration::from_millis(300), ..CaptureOptions::default() };
+        let how = CaptureOptions { sampling: Duration::from_secs(2), ..CaptureOptions::default() };
         for step in ["reading", "sampling", "analysing", "building"] {
             let mut child =
                 Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
@@ -207,6 +207,8 @@ mod tests {
                     child.kill().unwrap();
                 }
             });
+            // Otherwise a capture that failed earlier would leave the test waiting.
+            child.kill().unwrap();
             child.wait().unwrap();
             assert_eq!(outcome.map_err(|e| e.exit_code()).unwrap_err(), ExitCode::Gone, "{step}");
             assert!(!file.exists());
