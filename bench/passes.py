@@ -38,8 +38,10 @@ from whet_cli import Whet, WhetError  # noqa: E402
 
 PASSES = [
     "blocks", "split", "functions", "loops", "inlining", "side-exits", "guards", "stubs", "calls", "tables",
-    "libraries", "huge-pages",
+    "libraries", "huge-pages", "anonymous-memory",
 ]  # fmt: skip
+# Clones are either in anonymous memory, the default, or in files.
+WITHOUT = {"anonymous-memory": ["--code-cache", "file"]}
 CONTROL = "A/A"
 COUNTS = ["instructions", "taken_branches", "calls", "returns", "indirect_calls", "indirect_jumps", "hot_lines", "hot_pages"]
 # A window, the pause before it and a stop, in seconds. A comparison has two windows for each pair.
@@ -63,7 +65,7 @@ class Comparison:
 
 def build(whet: Whet, pid: int, profile: Path, left_out: str | None) -> tuple[int, dict[str, int]]:
     """Builds a generation by a profile. Returns its number and the counts of its clones."""
-    words = ["--without", left_out] if left_out else []
+    words = WITHOUT.get(left_out, ["--without", left_out]) if left_out else []
     answer = whet.run("optimize", pid, "--profile", profile, *words)
     if answer["dyno"] is None:
         raise WhetError("nothing was rebuilt by the profile")

@@ -19,6 +19,12 @@ run python3 tools/test_bisect.py &
 pids=($!)
 run tools/test_deb.sh &
 pids+=($!)
+if command -v kubectl >/dev/null; then
+    run tools/test_kubernetes.sh &
+    pids+=($!)
+else
+    echo "skipped: tools/test_kubernetes.sh, without kubectl"
+fi
 run python3 tools/test_measure.py
 run tools/test_metrics.sh
 for pid in "${pids[@]}"; do
@@ -26,6 +32,7 @@ for pid in "${pids[@]}"; do
 done
 if [[ $form == long ]]; then
     run tools/test_system.sh
+    run python3 tools/fleet_hosts_test.py
     run python3 tools/server-test.py --seconds 180 --toggles 50
     run python3 tools/server-test.py --seconds 60 --connections 64
     run python3 tools/server-test.py --crash

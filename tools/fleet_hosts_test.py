@@ -2,7 +2,7 @@
 """Two hosts of a fleet, each in a network namespace without a network, with one folder as the store. Each has a
 MariaDB, a daemon and whet-fleet. The first host counts and gives its profile; the second one starts warm from it.
 
-    fleet_hosts_test.py [--whet-fleet FILE]      $WHET is the other binary; needs root
+    fleet_hosts_test.py      the binary is $WHET, target/debug/whet by default, with whet-fleet beside it; needs root
 
 Printed, not judged: the time from the load's begin until clones are in force, and the gain that each daemon measured.
 The last line is "N passed, N failed".
@@ -125,10 +125,10 @@ def host(folder: Path, program: str, key: str) -> dict:
     }
 
 
-def run_host(folder: Path, program: str, key: str) -> dict:
+def run_host(folder: Path, key: str) -> dict:
     """Runs one host in a network namespace of its own."""
     done = subprocess.run(
-        ["unshare", "--net", sys.executable, __file__, "--whet-fleet", program, "--host", str(folder), "--key", key],
+        ["unshare", "--net", sys.executable, __file__, "--host", str(folder), "--key", key],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -158,10 +158,10 @@ def two_hosts(folder: Path, program: str) -> tuple[dict, dict]:
     policy.write_text('{"version": 1, "serial": 1, "waves": [100], "step": 0}')
     config = ("--config", hosts[0] / "whet-fleet.toml", "--key", key)
     whet_fleet(program, "policy", "--set", policy, *config)
-    first = run_host(hosts[0], program, public)
+    first = run_host(hosts[0], public)
     for _ in range(2):
         whet_fleet(program, "merge", *config)
-    return first, run_host(hosts[1], program, public)
+    return first, run_host(hosts[1], public)
 
 
 def checks(first: dict, second: dict) -> list[tuple[str, bool]]:
@@ -180,11 +180,10 @@ def checks(first: dict, second: dict) -> list[tuple[str, bool]]:
 def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--whet-fleet", default="target/debug/whet-fleet")
     p.add_argument("--host", type=Path, help=argparse.SUPPRESS)
     p.add_argument("--key", help=argparse.SUPPRESS)
     args = p.parse_args()
-    program = str(Path(args.whet_fleet).resolve())
+    program = str(Path(os.environ.get("WHET", "target/debug/whet")).resolve().parent / "whet-fleet")
     if args.host:
         print(json.dumps(host(args.host, program, args.key)))
         return 0

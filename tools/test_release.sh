@@ -1,19 +1,28 @@
 #!/bin/bash
 # Tests the artifacts of a release: made twice they are the same, packages have the same files, images hold programs that
-# run with nothing else, and the manifests for Kubernetes can be rendered.
+# run with nothing else, archives hold programs that need no C library, and the manifests for Kubernetes can be rendered.
 #
-#   tools/test_release.sh [BINARIES]      the folder of whet and whet-fleet, target/debug by default; needs root, rpm, kubectl
+#   tools/test_release.sh [BINARIES [STATIC]]      the folders of whet and whet-fleet, target/debug and
+#                                                  target/x86_64-unknown-linux-musl/debug by default; needs root, rpm,
+#                                                  kubectl, musl-tools
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binaries=$(realpath "${1:-target/debug}")
+static=$(realpath "${2:-target/x86_64-unknown-linux-musl/debug}")
 fail() {
     echo "test_release: $*" >&2
     exit 1
 }
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tools/release.sh "$binaries" "$work/one" >/dev/null
-tools/release.sh "$binaries" "$work/two" >/dev/null
+busy=
+ends() {
+    if [[ -n $busy ]]; then kill "$busy" 2>/dev/null || true; fi
+    umount "$work/archive/proc" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap ends EXIT
+tools/release.sh "$binaries" "$static" "$work/one" >/dev/null
+tools/release.sh "$binaries" "$static" "$work/two" >/dev/null
 cmp "$work/one/SHA256SUMS" "$work/two/SHA256SUMS" || fail "a second run gives other bytes"
 cd "$work/one"
 sha256sum --quiet -c SHA256SUMS || fail "wrong checksums"
@@ -38,6 +47,43 @@ for name in whet whet-fleet; do
     said=$(chroot "$work/root/$name" "/usr/bin/$name" --version)
     [[ $said == "$name "* ]] || fail "the image's program says: $said"
 done
+
+# The programs of the archives on a system whose only other files are a program and musl.
+archive=$work/archive
+mkdir -p "$archive"/{proc,tmp,run,lib}
+for name in whet whet-fleet; do
+    tar xzf $name-[0-9]*-x86_64.tar.gz -C "$archive"
+    said=$(chroot "$archive" "/usr/bin/$name" --version)
+    [[ $said == "$name "* ]] || fail "the archive's program says: $said"
+done
+cat >"$work/busy.c" <<'BUSY'
+#include <stdio.h>
+#include <stdlib.h>
+static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+static int numbers[100000];
+int main(void) {
+    for (unsigned seed = 1;; seed++) {
+        for (int i = 0; i < 100000; i++) numbers[i] = (seed = seed * 1103515245 + 12345) >> 8;
+        qsort(numbers, 100000, sizeof *numbers, compare);
+        for (int i = 1; i < 100000; i++) if (numbers[i - 1] > numbers[i]) { puts("not sorted"); return 1; }
+    }
+}
+BUSY
+musl-gcc -O2 -funwind-tables -o "$archive/busy" "$work/busy.c"
+cp -L /lib/ld-musl-x86_64.so.1 "$archive/lib/"
+mount -t proc proc "$archive/proc"
+chroot "$archive" /busy >"$work/said" &
+busy=$!
+whet() { chroot "$archive" /usr/bin/whet "$@"; }
+whet optimize "$busy" --seconds 3 || fail "the archive's program cannot optimize"
+whet undo "$busy"
+whet redo "$busy"
+whet undo "$busy"
+whet verify "$busy" || fail "code differs after the undo"
+kill -0 "$busy" || fail "the program has ended: $(cat "$work/said")"
+kill "$busy"
+busy=
+
 python3 - whet.cdx.json whet-fleet.cdx.json <<'CHECK'
 import json
 import sys

@@ -1,11 +1,11 @@
 #!/bin/bash
 # Tests whet on a whole system: systemd is the first process in namespaces of its own, in an overlay of this
 # machine's root folder. The package is installed there. Debian's unit starts MariaDB, which runs under load.
-# The daemon optimizes the server, which is then measured, restarted and started warm. The kill switch undoes
-# it, and the package is removed. The script prints a transcript, and nothing is left.
+# The daemon optimizes the server, which is then measured, restarted and started warm. whet-fleet exchanges its profile
+# with a store. The kill switch undoes it, and the packages are removed. The script prints a transcript, and nothing is left.
 #
-#   tools/test_system.sh     the binary is $WHET, target/debug/whet by default; needs root and systemd; some
-# minutes
+#   tools/test_system.sh     the binary is $WHET, target/debug/whet by default, with whet-fleet beside it; needs root and
+#                            systemd; some minutes
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() {
@@ -77,8 +77,48 @@ inside() {
     shown dpkg --no-triggers --force-confold -i "$package" || fail "cannot be upgraded"
     becomes 30 "$second" optimized
 
+    # whet-fleet runs as soon as the daemon lists a build, and gets the build's profile.
+    local public own=/etc/systemd/system/whet-fleet.service.d
+    runs() { systemctl show whet-fleet -p ExecMainExitTimestampMonotonic --value; }
+    shown dpkg --no-triggers -i /outside/deb/whet-fleet_*.deb || fail "whet-fleet cannot be installed"
+    [[ $(systemctl is-active whet-fleet.timer whet-fleet.path) == $'inactive\ninactive' ]] || fail "whet-fleet was started"
+    public=$(whet-fleet keygen /root/fleet.key | cut -d'"' -f2)
+    install -d -o whet-fleet /srv/fleet
+    mkdir "$own"
+    printf '[Service]\nReadWritePaths=/srv/fleet\n' >"$own/store.conf"
+    printf 'store = "file:///srv/fleet"\nkeys = ["%s"]\n' "$public" >/etc/whet-fleet.toml
+    sed -i "s|^#:spool = .*|spool = \"/var/spool/whet\"|; s|^#:keys = .*|keys = [\"$public\"]|" /etc/whet.toml
+    systemctl daemon-reload
+    shown systemctl enable --now whet-fleet.path || fail "no path unit"
+    shown systemctl reload whet
+    for ((tries = 0; tries < 60; tries++)); do
+        [[ $(runs) != 0 ]] && break
+        sleep 1
+    done
+    shown systemctl show whet-fleet -p Result -p ExecMainStatus
+    [[ $(systemctl show whet-fleet -p Result --value) == success && $(runs) != 0 ]] || {
+        journalctl --no-pager -u whet-fleet -u whet-fleet.path | tail -20
+        fail "whet-fleet did not run, or failed"
+    }
+    becomes 10 "$second" optimized
+    shown whet-fleet status
+    [[ -n $(find /srv/fleet -type f -path '*/c/*') ]] || {
+        # The daemon exports a profile at its own time; the timer's run would take it.
+        for ((tries = 0; tries < 60; tries++)); do
+            compgen -G '/var/spool/whet/out/*.profile' >/dev/null && break
+            sleep 1
+        done
+        shown systemctl start whet-fleet || fail "the exchange fails"
+    }
+    [[ -n $(find /srv/fleet -type f -path '*/c/*') ]] || fail "the store has no contribution"
+    shown dpkg --no-triggers -P whet-fleet || fail "whet-fleet cannot be purged"
+    rm -r "$own"
+    sed -i 's|^spool = .*|#:spool = "/var/spool/whet"|; s|^keys = .*|#:keys = []|' /etc/whet.toml
+    systemctl daemon-reload
+    systemctl reload whet
+
     # The daemon runs with capabilities instead of root, as RUNBOOK.md describes.
-    local own=/etc/systemd/system/whet.service.d
+    own=/etc/systemd/system/whet.service.d
     mkdir "$own"
     {
         echo "[Service]"
@@ -145,6 +185,7 @@ ends() {
 }
 trap ends EXIT
 package=$(tools/deb.sh whet "$whet" "$work/deb")
+tools/deb.sh whet-fleet "${whet%/*}/whet-fleet" "$work/deb" >/dev/null
 cp "$whet" "$work/whet"
 cp "$0" "$work/test"
 cp RUNBOOK.md "$work"

@@ -62,7 +62,7 @@ impl Daemon {
         let all: Vec<i32> =
             self.targets.keys().copied().filter(|p| pid.is_none_or(|pid| pid == *p)).collect();
         for pid in all {
-            self.tell(pid, Event::ByHand(wish));
+            self.apply(pid, Event::ByHand(wish));
         }
         self.keep();
     }

@@ -30,7 +30,7 @@ impl Daemon {
         let most = usize::try_from(policy.config.take.at_once).unwrap_or(1);
         let mut wanted: Vec<(f64, i32, Job)> = targets
             .iter()
-            .filter_map(|(pid, e)| Some((e.life.cpu_percent, *pid, e.life.wants(now, &policy)?)))
+            .filter_map(|(pid, e)| Some((e.life.cpu_percent, *pid, e.life.next_job(now, &policy)?)))
             .collect();
         // The process may be another program by now, while a worker is still at work on it.
         wanted.retain(|(_, pid, _)| self.workers.iter().all(|w| w.order.pid != *pid));
@@ -46,7 +46,7 @@ impl Daemon {
             }
             // This is checked again: with the jobs begun so far, the limit of targets may be reached.
             let (policy, targets) = self.split();
-            let Some(entry) = targets.get_mut(&pid).filter(|e| e.life.wants(now, &policy) == Some(job))
+            let Some(entry) = targets.get_mut(&pid).filter(|e| e.life.next_job(now, &policy) == Some(job))
             else {
                 continue;
             };
@@ -118,25 +118,25 @@ impl Daemon {
     }
 
     /// Reads the output of all workers, and records the jobs that have ended.
-    pub(crate) fn hear_workers(&mut self) {
+    pub(crate) fn poll_workers(&mut self) {
         let now = Instant::now();
         let mut i = 0;
         while let Some(worker) = self.workers.get_mut(i) {
-            let said = worker.listen(now);
+            let output = worker.poll(now);
             let (id, job) = (worker.order.target(), worker.order.job);
-            for warning in said.warnings {
+            for warning in output.warnings {
                 warn!(pid = id.pid, "{warning}");
             }
-            self.counted.stops = self.counted.stops.saturating_add(said.stops.count);
+            self.counted.stops = self.counted.stops.saturating_add(output.stops.count);
             if let Some(entry) = self.targets.get_mut(&id.pid).filter(|e| e.id == id) {
-                entry.stops.count = entry.stops.count.saturating_add(said.stops.count);
-                entry.stops.longest = entry.stops.longest.max(said.stops.longest);
+                entry.stops.count = entry.stops.count.saturating_add(output.stops.count);
+                entry.stops.longest = entry.stops.longest.max(output.stops.longest);
             }
             let is_there = self.is_there(id);
-            if let Some(stage) = said.stage.filter(|_| is_there) {
-                self.tell(id.pid, Event::Stage(stage));
+            if let Some(stage) = output.stage.filter(|_| is_there) {
+                self.apply(id.pid, Event::Stage(stage));
             }
-            match said.outcome {
+            match output.outcome {
                 Some(outcome) => {
                     self.workers.remove(i);
                     self.ended(id, job, outcome);
@@ -160,7 +160,7 @@ impl Daemon {
         if self.is_there(id) {
             let fell_back = matches!(outcome, Outcome::Optimized { layout, .. } if !layout.is_warm());
             let judged = matches!(outcome, Outcome::Judged(Some(_), _));
-            self.tell(id.pid, Event::Ended(outcome));
+            self.apply(id.pid, Event::Ended(outcome));
             self.vote(id, fell_back, judged);
             let has_profile = self.targets.get(&id.pid).is_some_and(|e| self.warm_profile(e).is_some());
             if let Some(entry) = self.targets.get_mut(&id.pid) {

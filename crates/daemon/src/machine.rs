@@ -198,19 +198,19 @@ impl Target {
 
     /// Returns the next job, if there is one; the caller decides when to start it.
     #[must_use]
-    pub fn wants(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+    pub fn next_job(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
         if self.job.is_some() || self.state == State::Lost {
             return None;
         }
-        self.wants_in_order(policy).filter(|_| now >= self.toggled_at).or_else(|| {
-            let may_begin = now >= self.ready_at && self.wants_in_order(policy).is_none();
-            self.wants_new(now, policy).filter(|_| may_begin)
+        self.job_in_order(policy).filter(|_| now >= self.toggled_at).or_else(|| {
+            let may_begin = now >= self.ready_at && self.job_in_order(policy).is_none();
+            self.new_job(now, policy).filter(|_| may_begin)
         })
     }
 
     /// Returns the job that puts the target in order, if one is needed. The wait for new work (`ready_at`)
     /// does not delay it.
-    fn wants_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
+    fn job_in_order(&self, policy: &Policy<'_>) -> Option<Job> {
         match self.state {
             _ if self.needs_mending => Some(Job::Mend),
             _ if self.unlike && (policy.off || self.undone_by == Some(By::Harm)) => Some(Job::Undo),
@@ -221,7 +221,7 @@ impl Target {
         }
     }
 
-    fn wants_new(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
+    fn new_job(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {
         let c = policy.config;
         let calm = !policy.off && !policy.quiet && !c.rollout.freeze && !c.rollout.observe;
         match self.state {

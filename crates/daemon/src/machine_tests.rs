@@ -26,15 +26,15 @@ impl World {
         Policy { config: &self.config, off: self.off, quiet: self.quiet, full: self.full }
     }
 
-    fn tell(&mut self, event: Event) -> &mut Self {
+    fn apply(&mut self, event: Event) -> &mut Self {
         let mut target = self.target.clone();
         target.apply(event, self.now, &self.policy());
         self.target = target;
         self
     }
 
-    fn wants(&self) -> Option<Job> {
-        self.target.wants(self.now, &self.policy())
+    fn next_job(&self) -> Option<Job> {
+        self.target.next_job(self.now, &self.policy())
     }
 
     fn pass(&mut self, time: Duration) -> &mut Self {
@@ -43,7 +43,7 @@ impl World {
     }
 
     fn seen(&mut self, cpu_percent: f64, age: Duration) -> &mut Self {
-        self.tell(Event::Seen { cpu_percent, age })
+        self.apply(Event::Seen { cpu_percent, age })
     }
 
     fn busy(&mut self) -> &mut Self {
@@ -53,13 +53,13 @@ impl World {
     /// Begins the job that the target needs, which must be `job`.
     #[track_caller]
     fn begin(&mut self, job: Job) -> &mut Self {
-        assert_eq!(self.wants(), Some(job), "{:?}", self.target);
+        assert_eq!(self.next_job(), Some(job), "{:?}", self.target);
         self.target.begin(job, self.now);
         self
     }
 
     fn ends(&mut self, outcome: Outcome) -> &mut Self {
-        self.tell(Event::Ended(outcome))
+        self.apply(Event::Ended(outcome))
     }
 
     #[track_caller]
@@ -98,7 +98,7 @@ fn failed(failure: Failure) -> Outcome {
 /// Passes a minute, and ends a check of the fit if one is due.
 fn look(w: &mut World, outcome: Outcome) {
     w.pass(61 * S).seen(100.0, 1000 * S);
-    if w.wants() == Some(Job::Check) {
+    if w.next_job() == Some(Job::Check) {
         w.begin(Job::Check).ends(outcome);
     }
 }
@@ -111,12 +111,12 @@ fn fits(hot: f64, drift: f64) -> Outcome {
 fn a_target_is_optimized_when_it_is_old_and_busy_enough() {
     let mut w = world();
     assert_eq!(
-        w.seen(100.0, 10 * S).seen(100.0, 59 * S).is(State::Watching, "younger than 60 s").wants(),
+        w.seen(100.0, 10 * S).seen(100.0, 59 * S).is(State::Watching, "younger than 60 s").next_job(),
         None
     );
     // It was busy in one look only.
     assert_eq!(
-        w.seen(0.0, 70 * S).seen(100.0, 75 * S).is(State::Watching, "30% is the threshold").wants(),
+        w.seen(0.0, 70 * S).seen(100.0, 75 * S).is(State::Watching, "30% is the threshold").next_job(),
         None
     );
     w.seen(100.0, 80 * S).is(State::Watching, "waits for its turn");
@@ -124,14 +124,14 @@ fn a_target_is_optimized_when_it_is_old_and_busy_enough() {
         [(true, false, false, "kill-switch"), (false, true, false, "quiet"), (false, false, true, "as many")]
     {
         (w.off, w.quiet, w.full) = (off, quiet, full);
-        assert_eq!(w.seen(100.0, 85 * S).is(State::Watching, reason).wants(), None);
+        assert_eq!(w.seen(100.0, 85 * S).is(State::Watching, reason).next_job(), None);
     }
     (w.off, w.quiet, w.full) = (false, false, false);
     w.begin(Job::Optimize { fresh: false }).is(State::Profiling, "100% of a CPU");
-    assert_eq!(w.wants(), None, "one job at a time");
-    w.tell(Event::Stage(State::Counting))
+    assert_eq!(w.next_job(), None, "one job at a time");
+    w.apply(Event::Stage(State::Counting))
         .is(State::Counting, "")
-        .tell(Event::Stage(State::Optimizing))
+        .apply(Event::Stage(State::Optimizing))
         .is(State::Optimizing, "");
     w.ends(built()).is(State::Optimized, "97.0% of its user time");
     // With a kept profile, the wait is short.
@@ -150,12 +150,12 @@ fn a_harmful_rebuild_is_undone_and_stays_undone() {
     w.begin(Job::Judge).ends(judged(0.8, 0.7, 0.95)).is(State::Optimized, "does not pay");
     w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
     w.is(State::Undone, "it does not pay: work per user CPU second x0.80 (0.70-0.95)");
-    assert_eq!(w.busy().pass(100_000 * S).busy().wants(), None);
+    assert_eq!(w.busy().pass(100_000 * S).busy().next_job(), None);
     // Another daemon finds the reason.
     let memory = w.target.memory();
     assert_eq!(memory.undone_by, Some(By::Harm));
     w.target = Target::new(w.now, Some(memory));
-    assert_eq!(w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().wants(), None);
+    assert_eq!(w.apply(Event::Journal(Some(J::Undone))).is(State::Undone, "").busy().next_job(), None);
     // A loss of less than 1% is no difference, whatever the interval says.
     let mut w = world();
     w.busy()
@@ -163,12 +163,12 @@ fn a_harmful_rebuild_is_undone_and_stays_undone() {
         .built()
         .begin(Job::Judge)
         .ends(judged(0.995, 0.991, 0.999));
-    assert_eq!(w.is(State::Optimized, "no difference to be seen").wants(), None);
+    assert_eq!(w.is(State::Optimized, "no difference to be seen").next_job(), None);
     // Without a clear result, the clones stay.
     for verdict in [judged(0.99, 0.9, 1.01), Outcome::Judged(None, "too idle".to_owned())] {
         let mut w = world();
         w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge).ends(verdict);
-        assert_eq!(w.is(State::Optimized, "").wants(), None);
+        assert_eq!(w.is(State::Optimized, "").next_job(), None);
     }
 }
 
@@ -184,12 +184,12 @@ fn clones_are_put_back_after_an_interrupted_comparison() {
             w.begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
         }
         w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "put back");
-        assert_eq!(w.wants(), None, "not judged again and again");
+        assert_eq!(w.next_job(), None, "not judged again and again");
     }
     // The same holds if the daemon died.
     let mut w = world();
     w.target = Target::new(w.now, Some(Memory { undone_by: Some(By::Whet), ..Memory::default() }));
-    w.tell(Event::Journal(Some(J::Undone)))
+    w.apply(Event::Journal(Some(J::Undone)))
         .begin(Job::Redo)
         .ends(Outcome::Toggled(Some(J::Optimized)))
         .is(State::Optimized, "");
@@ -201,12 +201,12 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
     for _ in 0..20 {
         look(&mut w, fits(0.95, 0.1));
     }
-    assert_eq!(w.is(State::Optimized, "hot clones hold 95.0%").wants(), None);
+    assert_eq!(w.is(State::Optimized, "hot clones hold 95.0%").next_job(), None);
     // A single sign may be chance.
     look(&mut w, fits(0.7, 0.1));
     look(&mut w, fits(0.9, 0.1));
     look(&mut w, fits(0.7, 0.1));
-    assert_eq!(w.is(State::Optimized, "the load has changed: hot clones hold 70.0%").wants(), None);
+    assert_eq!(w.is(State::Optimized, "the load has changed: hot clones hold 70.0%").next_job(), None);
     look(&mut w, fits(0.95, 0.5));
     w.is(State::Optimized, "50.0% of the profile")
         .begin(Job::Optimize { fresh: true })
@@ -216,16 +216,16 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
     look(&mut w, fits(0.5, 0.0));
     look(&mut w, fits(0.9, 0.5));
     look(&mut w, fits(0.5, 0.5));
-    assert_eq!(w.wants(), None);
+    assert_eq!(w.next_job(), None);
     w.pass(600 * S);
-    assert_ne!(w.wants(), Some(Job::Optimize { fresh: true }));
+    assert_ne!(w.next_job(), Some(Job::Optimize { fresh: true }));
     w.begin(Job::Check).ends(fits(0.5, 0.5)).pass(600 * S);
     w.begin(Job::Optimize { fresh: true });
     // The memory cap ends the rebuilds, and the earlier clones stay in force.
     w.ends(failed(Failure::LeftAlone)).is(State::Optimized, "because LeftAlone");
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9));
     w.pass(100_000 * S).begin(Job::Check).ends(fits(0.1, 0.9)).is(State::Optimized, "cap is reached").pass(S);
-    assert_eq!(w.wants(), None);
+    assert_eq!(w.next_job(), None);
     // A warm start from a profile of another load is noticed by its first check and the next.
     let mut w = world();
     let warm = Outcome::Optimized { generation: 1, coverage: 0.97, layout: Layout::Warm };
@@ -240,7 +240,7 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
     for _ in 0..30 {
         look(&mut w, fits(0.7, 0.1));
     }
-    assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").wants(), None);
+    assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").next_job(), None);
     // A profile of another build leaves much out: its functions' full share is expected, not what it knew.
     let mut w = world();
     let warm = Outcome::Optimized { generation: 1, coverage: 0.7, layout: Layout::WarmFromOtherBuild };
@@ -253,9 +253,9 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
     let mut w = World::optimized();
     w.pass(61 * S).begin(Job::Check).ends(Outcome::Checked(Fit { samples: 50, ..Fit::default() }));
     assert_eq!(w.target.fit.map(|f| f.samples), Some(1000));
-    assert_eq!(w.pass(61 * S).seen(1.0, 1000 * S).wants(), None);
+    assert_eq!(w.pass(61 * S).seen(1.0, 1000 * S).next_job(), None);
     w.config.optimize_once = true;
-    assert_eq!(w.busy().wants(), None);
+    assert_eq!(w.busy().next_job(), None);
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn no_rebuild_begins_in_quiet_hours() {
         w.pass(61 * S).busy().begin(Job::Check).ends(fits(0.1, 0.9));
         w.target.best_share = Some(1.0);
     }
-    assert_eq!(w.wants(), None);
+    assert_eq!(w.next_job(), None);
     w.quiet = false;
-    assert_eq!(w.wants(), Some(Job::Optimize { fresh: true }));
+    assert_eq!(w.next_job(), Some(Job::Optimize { fresh: true }));
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn the_kill_switch_undoes_and_its_removal_redoes() {
     let mut w = World::optimized();
     w.off = true;
     w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "kill-switch");
-    assert_eq!(w.busy().wants(), None);
+    assert_eq!(w.busy().next_job(), None);
     w.off = false;
     w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
 }
@@ -286,38 +286,38 @@ fn the_kill_switch_undoes_and_its_removal_redoes() {
 fn changes_by_hand_are_respected() {
     let mut w = World::optimized();
     // By hand, without a message to the daemon.
-    w.tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
-    assert_eq!(w.busy().pass(9999 * S).wants(), None);
-    w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
+    w.apply(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
+    assert_eq!(w.busy().pass(9999 * S).next_job(), None);
+    w.apply(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
     // With a message, in the middle of a rebuild.
     let mut w = world();
     w.busy()
         .begin(Job::Optimize { fresh: false })
-        .tell(Event::ByHand(Wish::Undo))
+        .apply(Event::ByHand(Wish::Undo))
         .is(State::Undone, "by hand");
     w.ends(failed(Failure::Interrupted))
         .is(State::Undone, "by hand")
-        .tell(Event::Journal(None))
+        .apply(Event::Journal(None))
         .is(State::Undone, "by hand");
-    assert_eq!(w.busy().pass(9999 * S).wants(), None);
-    w.tell(Event::ByHand(Wish::Redo))
+    assert_eq!(w.busy().pass(9999 * S).next_job(), None);
+    w.apply(Event::ByHand(Wish::Redo))
         .is(State::Watching, "")
         .pass(9999 * S)
         .busy()
         .begin(Job::Optimize { fresh: false });
     // In the middle of a check, whose figures are from before the undo.
     let mut w = World::optimized();
-    w.pass(61 * S).busy().begin(Job::Check).tell(Event::ByHand(Wish::Undo));
+    w.pass(61 * S).busy().begin(Job::Check).apply(Event::ByHand(Wish::Undo));
     w.ends(fits(0.5, 0.5)).is(State::Undone, "by hand");
     assert_eq!(w.target.fit.map(|f| f.hot), Some(0.9));
     // A journal that was read before the undo was done is ignored.
     let mut w = World::optimized();
-    w.tell(Event::ByHand(Wish::Undo)).tell(Event::Journal(Some(J::Optimized))).is(State::Undone, "by hand");
-    w.pass(SHORT_WAIT).tell(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
+    w.apply(Event::ByHand(Wish::Undo)).apply(Event::Journal(Some(J::Optimized))).is(State::Undone, "by hand");
+    w.pass(SHORT_WAIT).apply(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
     // Optimized by hand.
     let mut w = world();
-    w.tell(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
-    assert_eq!(w.wants(), None);
+    w.apply(Event::Journal(Some(J::Optimized))).is(State::Optimized, "found");
+    assert_eq!(w.next_job(), None);
 }
 
 #[test]
@@ -328,10 +328,10 @@ fn refusals_last_as_long_as_their_reason() {
         w
     };
     let mut w = refused(failed(Failure::LeftAlone));
-    assert_eq!(w.is(State::Refused, "because LeftAlone").pass(1_000_000 * S).busy().wants(), None);
+    assert_eq!(w.is(State::Refused, "because LeftAlone").pass(1_000_000 * S).busy().next_job(), None);
     assert!(w.target.memory().refused);
     w.target = Target::new(w.now, Some(w.target.memory()));
-    assert_eq!(w.is(State::Refused, "because LeftAlone").busy().wants(), None);
+    assert_eq!(w.is(State::Refused, "because LeftAlone").busy().next_job(), None);
     // These causes may pass: a debugger detaches, a limit is raised, a permission is granted.
     for failure in [Failure::Hindered, Failure::Other] {
         let mut w = refused(failed(failure));
@@ -354,7 +354,7 @@ fn refusals_last_as_long_as_their_reason() {
     // Each wait is longer.
     w.ends(failed(Failure::Hindered)).pass(30 * S).busy().is(State::Refused, "");
     let mut w = refused(failed(Failure::Busy));
-    assert_eq!(w.is(State::Watching, "because Busy").wants(), None);
+    assert_eq!(w.is(State::Watching, "because Busy").next_job(), None);
     w.pass(60 * S).busy().begin(Job::Optimize { fresh: false });
 }
 
@@ -370,16 +370,16 @@ fn crashes_of_workers_are_mended_and_limited() {
     }
     w.begin(Job::Optimize { fresh: false }).ends(Outcome::Crashed("dead".to_owned()));
     w.begin(Job::Mend).ends(Outcome::Toggled(None));
-    assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().wants(), None);
+    assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().next_job(), None);
     // The rest of the crashed worker's change is mended all the same.
-    w.tell(Event::Journal(Some(J::Counting)))
+    w.apply(Event::Journal(Some(J::Counting)))
         .begin(Job::Mend)
         .ends(Outcome::Toggled(Some(J::Undone)))
         .is(State::Refused, "4 times");
     // An undo after a dead worker does not count as an undo by hand.
     let mut w = world();
-    w.tell(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
-    w.is(State::Watching, "taken out").tell(Event::Journal(Some(J::Undone)));
+    w.apply(Event::Journal(Some(J::Interrupted))).begin(Job::Mend).ends(Outcome::Toggled(Some(J::Undone)));
+    w.is(State::Watching, "taken out").apply(Event::Journal(Some(J::Undone)));
     w.is(State::Watching, "taken out").busy().begin(Job::Optimize { fresh: false });
 }
 
@@ -424,9 +424,9 @@ fn an_undo_by_hand_stands_after_its_worker_was_killed() {
     ] {
         let mut w = World::optimized();
         w.target.begin(job, w.now);
-        w.tell(Event::ByHand(Wish::Undo)).ends(Outcome::Killed).is(State::Undone, "by hand");
+        w.apply(Event::ByHand(Wish::Undo)).ends(Outcome::Killed).is(State::Undone, "by hand");
         w.pass(SHORT_WAIT).begin(Job::Mend).ends(Outcome::Toggled(left)).is(State::Undone, "by hand");
-        assert_eq!(w.pass(1000 * S).busy().wants(), None, "{job:?}");
+        assert_eq!(w.pass(1000 * S).busy().next_job(), None, "{job:?}");
         assert_eq!(w.target.memory().undone_by, Some(By::User));
     }
 }
@@ -435,10 +435,10 @@ fn an_undo_by_hand_stands_after_its_worker_was_killed() {
 fn replaced_and_ended_processes_are_noticed() {
     let mut w = World::optimized();
     // The same program is executed again in the same process.
-    w.tell(Event::Journal(None)).is(State::Watching, "another program");
-    w.tell(Event::Gone).is(State::Lost, "ended");
-    w.tell(Event::Journal(Some(J::Optimized))).busy().is(State::Lost, "");
-    assert_eq!(w.wants(), None);
+    w.apply(Event::Journal(None)).is(State::Watching, "another program");
+    w.apply(Event::Gone).is(State::Lost, "ended");
+    w.apply(Event::Journal(Some(J::Optimized))).busy().is(State::Lost, "");
+    assert_eq!(w.next_job(), None);
 }
 
 /// Events in any order: there is one job at a time, none for a lost target, and each working state has a
@@ -451,7 +451,7 @@ fn any_order_of_events_keeps_the_rules() {
         for _ in 0..u.int_in_range(0..=60)? {
             w.now += Duration::from_millis(u.int_in_range(0..=200_000)?);
             (w.off, w.quiet, w.full) = (u.ratio(1, 8)?, u.ratio(1, 8)?, u.ratio(1, 8)?);
-            if let Some(job) = w.wants() {
+            if let Some(job) = w.next_job() {
                 assert!(w.target.job.is_none() && w.target.state != State::Lost);
                 assert!(!w.off || !job.takes_a_place() || job == Job::Judge);
                 w.target.begin(job, w.now);
@@ -484,7 +484,7 @@ fn any_order_of_events_keeps_the_rules() {
                 9 if u.ratio(1, 10)? => Event::Gone,
                 _ => Event::Seen { cpu_percent: f64::from(u.int_in_range(0..=200)?), age: w.now },
             };
-            w.tell(event);
+            w.apply(event);
             let working = matches!(w.target.state, State::Profiling | State::Counting | State::Optimizing);
             assert!(!working || matches!(w.target.job, Some(Job::Optimize { .. })), "{:?}", w.target);
             states.push(w.target.state);
@@ -512,8 +512,8 @@ fn earlier_layouts_are_reported_and_do_not_lengthen_the_wait() {
     for _ in 0..3 {
         look(&mut w, fits(0.9, 0.5));
     }
-    assert_ne!(w.pass(300 * S).wants(), Some(Job::Optimize { fresh: true }));
-    assert_eq!(w.pass(1200 * S).wants(), Some(Job::Optimize { fresh: true }));
+    assert_ne!(w.pass(300 * S).next_job(), Some(Job::Optimize { fresh: true }));
+    assert_eq!(w.pass(1200 * S).next_job(), Some(Job::Optimize { fresh: true }));
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn a_careful_rollout_begins_with_few_targets_and_observing_begins_with_none() {
         change(&mut w.config.rollout);
         w.target.lot = lot;
         w.seen(100.0, age * S).seen(100.0, age * S);
-        (w.wants(), w.target.reason.clone())
+        (w.next_job(), w.target.reason.clone())
     };
     let share = |r: &mut crate::config::Rollout| r.share_percent = 10.0;
     assert!(wanted(&share, 999, 70).0.is_some());
@@ -548,31 +548,31 @@ fn a_family_is_one_target() {
     let mut w = World::optimized();
     for alike in [Some(J::Optimized), Some(J::Counting)] {
         let mut w = World::optimized();
-        w.tell(Event::Member(alike));
+        w.apply(Event::Member(alike));
         let mends = alike == Some(J::Counting);
-        assert_eq!(w.wants().filter(|j| *j != Job::Judge), mends.then_some(Job::Mend));
+        assert_eq!(w.next_job().filter(|j| *j != Job::Judge), mends.then_some(Job::Mend));
     }
-    w.tell(Event::Member(None)).begin(Job::Align);
+    w.apply(Event::Member(None)).begin(Job::Align);
     w.ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
-    assert_ne!(w.wants(), Some(Job::Align));
+    assert_ne!(w.next_job(), Some(Job::Align));
     // A member that does not fit forks another one: this has time.
-    w.tell(Event::Member(Some(J::Undone)));
-    assert_ne!(w.wants(), Some(Job::Align));
+    w.apply(Event::Member(Some(J::Undone)));
+    assert_ne!(w.next_job(), Some(Job::Align));
     w.pass(A_MOMENT).begin(Job::Align).ends(failed(Failure::Busy));
     w.pass(A_MOMENT).begin(Job::Align);
     // A family that was undone for harm stays so.
     let mut w = world();
     w.busy().begin(Job::Optimize { fresh: false }).built().begin(Job::Judge).ends(judged(0.8, 0.7, 0.9));
     w.begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone))).is(State::Undone, "does not pay");
-    w.tell(Event::Member(Some(J::Optimized))).begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
+    w.apply(Event::Member(Some(J::Optimized))).begin(Job::Undo).ends(Outcome::Toggled(Some(J::Undone)));
     w.is(State::Undone, "does not pay");
-    assert_eq!(w.wants(), None);
+    assert_eq!(w.next_job(), None);
     // The kill switch reaches members whose parent has no clones, and does not give up.
     let mut w = world();
-    w.tell(Event::Member(Some(J::Optimized)));
-    assert_eq!(w.wants(), None);
+    w.apply(Event::Member(Some(J::Optimized)));
+    assert_eq!(w.next_job(), None);
     w.off = true;
     w.begin(Job::Undo).ends(failed(Failure::Busy));
     w.pass(SHORT_WAIT).begin(Job::Undo).ends(Outcome::Toggled(None)).is(State::Watching, "no clones");
-    assert_eq!(w.pass(SHORT_WAIT).wants(), None);
+    assert_eq!(w.pass(SHORT_WAIT).next_job(), None);
 }

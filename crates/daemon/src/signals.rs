@@ -36,12 +36,12 @@ impl Signals {
     }
 
     /// Returns whether the configuration is to be read again; true once for each request.
-    pub fn wants_reload(&self) -> bool {
+    pub fn take_reload_request(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether the daemon is to end.
-    pub fn wants_stop(&self) -> bool {
+    pub fn is_stop_requested(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 }

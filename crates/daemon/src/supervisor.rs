@@ -142,10 +142,10 @@ pub fn run(config_file: &Path) -> Result<(), DaemonError> {
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     while !daemon.is_stopping {
         daemon.turn(&mut server, &mut wake, watchdog);
-        if signals.wants_reload() {
+        if signals.take_reload_request() {
             daemon.reload();
         }
-        daemon.is_stopping |= signals.wants_stop();
+        daemon.is_stopping |= signals.is_stop_requested();
         if watchdog.is_some() {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
@@ -224,7 +224,7 @@ impl Daemon {
     fn turn(&mut self, server: &mut Server, wake: &mut UnixStream, watchdog: Option<Duration>) {
         self.wait(server, wake, watchdog);
         while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
-        self.hear_workers();
+        self.poll_workers();
         server.serve(Instant::now(), |call, may_command| self.answer(call, may_command));
         self.heed_switch();
         if self.now() >= self.next_look && !self.is_stopping {
@@ -309,7 +309,7 @@ impl Daemon {
         if let Some(path) = self.config.paths.metrics.clone() {
             let text = crate::exposition::prometheus(&self.metrics());
             let written = write_lightly(&path, text.as_bytes());
-            self.tell_of_files(written.map_err(|e| format!("cannot write {}: {e}", path.display())));
+            self.count_file_errors(written.map_err(|e| format!("cannot write {}: {e}", path.display())));
         }
     }
 
@@ -341,7 +341,7 @@ impl Daemon {
                 self.targets.remove(&pid);
                 continue;
             }
-            self.tell(pid, Event::Gone);
+            self.apply(pid, Event::Gone);
             self.lost.extend(self.targets.remove(&pid));
             self.counted.ended += 1;
         }
@@ -382,7 +382,7 @@ impl Daemon {
         }
         let cpu_percent =
             self.targets.get_mut(&pid).map_or(s.cpu_percent, |entry| entry.members.see(unit, now));
-        self.tell(pid, Event::Seen { cpu_percent, age: s.age });
+        self.apply(pid, Event::Seen { cpu_percent, age: s.age });
     }
 
     /// Reads journals, to notice what other commands have done to targets.
@@ -413,7 +413,7 @@ impl Daemon {
                 entry.held = target.map(Held::of);
             }
             if target.is_none_or(|t| t.worked_on_by.is_none()) {
-                self.tell(pid, Event::Journal(target.map(|t| t.state)));
+                self.apply(pid, Event::Journal(target.map(|t| t.state)));
             }
         }
         self.read_members();
@@ -438,13 +438,13 @@ impl Daemon {
                 entry.members.was_read(member);
             }
             if let Ok(state) = read {
-                self.tell(pid, Event::Member(state));
+                self.apply(pid, Event::Member(state));
             }
         }
     }
 
     /// Applies an event to a target, and logs a change of its state or of its verdict.
-    pub(crate) fn tell(&mut self, pid: i32, event: Event) {
+    pub(crate) fn apply(&mut self, pid: i32, event: Event) {
         let now = self.now();
         let (policy, targets) = self.split();
         let Some(entry) = targets.get_mut(&pid) else { return };
@@ -470,12 +470,12 @@ impl Daemon {
         if now != self.kept {
             let written = self.store.keep(now.iter().cloned());
             self.kept = now;
-            self.tell_of_files(written.map_err(|e| format!("cannot keep what is known of targets: {e}")));
+            self.count_file_errors(written.map_err(|e| format!("cannot keep what is known of targets: {e}")));
         }
     }
 
     /// Counts failed writes of files. Logs the first failure after a success.
-    fn tell_of_files(&mut self, written: Result<(), String>) {
+    fn count_file_errors(&mut self, written: Result<(), String>) {
         match written {
             Ok(()) => self.files_fail = false,
             Err(why) => {
@@ -526,7 +526,7 @@ impl Daemon {
         while !self.workers.is_empty() && Instant::now() < until {
             self.wait(server, wake, Some(Duration::from_millis(200)));
             while matches!(wake.read(&mut [0; 64]), Ok(1..)) {}
-            self.hear_workers();
+            self.poll_workers();
             server.serve(Instant::now(), |call, may_command| self.answer(call, may_command));
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }

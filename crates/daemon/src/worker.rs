@@ -26,8 +26,8 @@ pub struct Worker {
     child: Child,
     stdout: ChildStdout,
     stderr: ChildStderr,
-    words: Vec<u8>,
-    complaint: Vec<u8>,
+    stdout_bytes: Vec<u8>,
+    stderr_bytes: Vec<u8>,
     deadline: Instant,
     asked_to_end: bool,
     too_long: bool,
@@ -38,7 +38,7 @@ pub struct Worker {
 
 /// The output of a worker since the last call.
 #[derive(Debug, Default)]
-pub struct Said {
+pub struct Output {
     /// The last stage that it reported.
     pub stage: Option<State>,
     /// Warnings for the log.
@@ -78,8 +78,8 @@ impl Worker {
             child,
             stdout,
             stderr,
-            words: Vec::new(),
-            complaint: Vec::new(),
+            stdout_bytes: Vec::new(),
+            stderr_bytes: Vec::new(),
             deadline: Instant::now() + limit,
             asked_to_end: false,
             too_long: false,
@@ -126,23 +126,23 @@ impl Worker {
     }
 
     /// Reads the worker's output, and acts if its deadline has passed.
-    pub fn listen(&mut self, now: Instant) -> Said {
+    pub fn poll(&mut self, now: Instant) -> Output {
         let ended = self.child.try_wait().ok().flatten();
-        read_all(&mut self.stdout, &mut self.words);
-        read_all(&mut self.stderr, &mut self.complaint);
-        let mut said = Said::default();
-        while let Some(end) = self.words.iter().position(|&b| b == b'\n') {
-            let line: Vec<u8> = self.words.drain(..=end).collect();
+        read_all(&mut self.stdout, &mut self.stdout_bytes);
+        read_all(&mut self.stderr, &mut self.stderr_bytes);
+        let mut output = Output::default();
+        while let Some(end) = self.stdout_bytes.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.stdout_bytes.drain(..=end).collect();
             match serde_json::from_slice(&line) {
-                Ok(Line::Stage(stage)) => said.stage = Some(stage),
-                Ok(Line::Warning(text)) => said.warnings.push(text),
-                Ok(Line::Stops { count, longest }) => said.stops = Tally { count, longest },
+                Ok(Line::Stage(stage)) => output.stage = Some(stage),
+                Ok(Line::Warning(text)) => output.warnings.push(text),
+                Ok(Line::Stops { count, longest }) => output.stops = Tally { count, longest },
                 Ok(Line::Outcome(outcome)) => self.outcome = Some(outcome),
-                Err(_) => said.warnings.push("a worker said what cannot be understood".to_owned()),
+                Err(_) => output.warnings.push("the output of a worker cannot be parsed".to_owned()),
             }
         }
         if let Some(status) = ended {
-            said.outcome = Some(self.outcome.take().unwrap_or_else(|| {
+            output.outcome = Some(self.outcome.take().unwrap_or_else(|| {
                 match status.signal().and_then(Signal::from_named_raw) {
                     // The signal came before the worker caught signals, and so before it had begun anything.
                     Some(Signal::TERM) if self.asked_to_end && !self.too_long => {
@@ -153,8 +153,8 @@ impl Worker {
                     Some(Signal::KILL) if self.asked_to_end && !self.too_long => return Outcome::Killed,
                     _ => {}
                 }
-                let complaint = String::from_utf8_lossy(&self.complaint);
-                let last = complaint.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it said nothing");
+                let errors = String::from_utf8_lossy(&self.stderr_bytes);
+                let last = errors.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("it printed nothing");
                 let how = if self.too_long { "it took too long".to_owned() } else { status.to_string() };
                 Outcome::Crashed(format!("its worker ended: {how}; {last}"))
             }));
@@ -167,7 +167,7 @@ impl Worker {
                 self.interrupt();
             }
         }
-        said
+        output
     }
 }
 
@@ -233,9 +233,9 @@ mod tests {
         then(&mut worker);
         let mut warnings = Vec::new();
         loop {
-            let said = worker.listen(Instant::now());
-            warnings.extend(said.warnings);
-            if let Some(outcome) = said.outcome {
+            let output = worker.poll(Instant::now());
+            warnings.extend(output.warnings);
+            if let Some(outcome) = output.outcome {
                 return (warnings, outcome);
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -262,8 +262,8 @@ mod tests {
         assert!(matches!(&outcome, Outcome::Failed { failure: Failure::Interrupted, .. }), "{outcome:?}");
         // A worker that ignores the request and has little time is killed.
         let (_, outcome) = begun("trap '' TERM; echo ready; while :; do sleep 1; done", LONG, |w| {
-            while w.words.is_empty() {
-                read_all(&mut w.stdout, &mut w.words);
+            while w.stdout_bytes.is_empty() {
+                read_all(&mut w.stdout, &mut w.stdout_bytes);
             }
             w.interrupt();
             w.interrupt_within(Duration::from_millis(50));
@@ -279,8 +279,8 @@ mod tests {
     fn a_worker_that_fails_after_the_request_has_crashed() {
         let script = "trap 'echo panicked >&2; exit 101' TERM; echo ready; while :; do sleep 0.01; done";
         let (_, outcome) = begun(script, LONG, |w| {
-            while w.words.is_empty() {
-                read_all(&mut w.stdout, &mut w.words);
+            while w.stdout_bytes.is_empty() {
+                read_all(&mut w.stdout, &mut w.stdout_bytes);
             }
             w.interrupt();
         });

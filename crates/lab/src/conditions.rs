@@ -1,8 +1,8 @@
 //! Consistency conditions of a load's data.
 
 use crate::error::Error;
-use crate::lab::Lab;
-use crate::record::{Event, Step};
+use crate::lab::ActiveStep;
+use crate::record::Event;
 
 /// A consistency condition.
 #[derive(Clone, Copy, Debug)]
@@ -18,27 +18,26 @@ pub struct Condition {
 ///
 /// # Errors
 /// [`Error::Inconsistent`] if a condition does not hold; the errors of `count` and of the folder.
-pub fn check(
-    lab: &mut Lab,
-    step: &Step,
+pub fn check<T>(
+    on: &mut ActiveStep<'_, T>,
     conditions: &[Condition],
     when: &str,
     mut count: impl FnMut(&str) -> Result<u64, Error>,
 ) -> Result<(), Error> {
-    lab.progress.doing("checking the data");
+    on.lab.progress.doing("checking the data");
     let mut broken = None;
     for condition in conditions {
-        lab.commands.interrupt.check()?;
+        on.lab.commands.interrupt.check()?;
         let rows = count(condition.sql)?;
         let name = format!("{} ({when} the run)", condition.name);
         let found = if rows == 0 { "no row breaks it".to_owned() } else { format!("{rows} rows break it") };
         if rows > 0 {
             broken.get_or_insert_with(|| format!("condition {name}: {found}"));
         }
-        lab.folder.add(step, Event::Check { name, ok: rows == 0, found })?;
+        on.add(Event::Check { name, ok: rows == 0, found })?;
     }
     match broken {
-        Some(what) => Err(Error::Inconsistent { load: step.load.clone(), what }),
+        Some(what) => Err(Error::Inconsistent { load: on.step.load.clone(), what }),
         None => Ok(()),
     }
 }

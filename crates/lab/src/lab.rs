@@ -11,13 +11,52 @@ use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::progress::Progress;
 use crate::record::{Event, Place, Step};
-use crate::server::{Installation, Server, Settings, Source};
+use crate::server::{Installation, Server, Settings, Source, Whereabouts};
 use crate::service::{Recipe, Service};
 use crate::sysbench::Sysbench;
 use crate::target::Target;
 use crate::whet::{Sides, Whet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A step while it is measured.
+#[derive(Debug)]
+pub struct ActiveStep<'a, T> {
+    /// The run.
+    pub lab: &'a mut Lab,
+    /// The step.
+    pub step: &'a Step,
+    /// The server.
+    pub server: &'a T,
+    /// The side that the server is on, and how to change it.
+    pub sides: &'a mut Sides,
+}
+
+impl<T> ActiveStep<'_, T> {
+    /// Records an event of the step.
+    ///
+    /// # Errors
+    /// An error of the folder.
+    pub fn add(&mut self, event: Event) -> Result<(), Error> {
+        self.lab.folder.add(self.step, event)
+    }
+
+    /// Records the events that whet models for the step, if the hardware counts none. The server must have clones
+    /// and be under load.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn model(&mut self) -> Result<(), Error> {
+        if self.lab.machine.pmu {
+            return Ok(());
+        }
+        self.lab.progress.doing("modelling events");
+        match self.sides.modelled()? {
+            Some(answer) => self.add(Event::Modelled { answer }),
+            None => Ok(()),
+        }
+    }
+}
 
 /// The state that a scenario works with.
 #[derive(Debug)]
@@ -84,10 +123,6 @@ impl Lab {
         settings: &Settings,
         mut work: impl FnMut(&mut Self, &Installation, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let run = self.folder.path().to_owned();
-        let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Servers change to their data folder, so a relative path would be wrong there.
-        let at = |d: &PathBuf| std::path::absolute(d).unwrap_or_else(|_| d.clone());
         let places = database.places();
         for place in &places {
             // A place that the host does not have is reported before hours are spent on the others.
@@ -107,25 +142,19 @@ impl Lab {
             let mut named = None;
             for place in &places {
                 self.settle(place)?;
-                let folder = match (&place.storage, database.datadir.as_slice()) {
-                    (Some(folder), _) => Some(PathBuf::from(folder)),
-                    (None, folders) => folders.first().cloned(),
-                };
-                let parent =
-                    folder.map_or_else(|| run.join("work"), |f| at(&f).join(format!("whet-lab-{name}")));
+                let parent = self.data_folder(database, place);
                 self.progress.doing("setting the server up");
                 let installation = match source {
                     Source::Running(url) => Installation::running(&self.commands, url, &taken),
                     private => {
-                        let cpus = &self.placement.server;
-                        let places = [run.join("servers"), parent.clone()];
-                        let [logs, data] = places.each_ref().map(PathBuf::as_path);
+                        let logs = self.folder.path().join("servers");
                         let settings = Settings {
                             more: database.options_of(number),
                             flush_log: place.flush_log.unwrap_or(settings.flush_log),
                             ..settings.clone()
                         };
-                        Installation::private(&self.commands, private, &taken, [logs, data], cpus, &settings)
+                        let at = Whereabouts { logs: &logs, data: &parent, cpus: &self.placement.server };
+                        Installation::private(&self.commands, private, &taken, &at, &settings)
                     }
                 };
                 let worked = installation.and_then(|installation| {
@@ -141,19 +170,18 @@ impl Lab {
         Ok(())
     }
 
-    /// Records the events that whet models for a step, if the hardware counts none.
-    ///
-    /// # Errors
-    /// whet's error; an error of the folder.
-    pub fn model(&mut self, step: &Step, sides: &Sides) -> Result<(), Error> {
-        if self.machine.pmu {
-            return Ok(());
-        }
-        self.progress.doing("modelling events");
-        match sides.modelled()? {
-            Some(answer) => self.folder.add(step, Event::Modelled { answer }),
-            None => Ok(()),
-        }
+    /// Returns the folder below which a private server's data is created in a place.
+    fn data_folder(&self, database: &Database, place: &Place) -> PathBuf {
+        let run = self.folder.path();
+        let chosen = match &place.storage {
+            Some(folder) => Some(Path::new(folder)),
+            None => database.datadir.first().map(PathBuf::as_path),
+        };
+        let Some(folder) = chosen else { return run.join("work") };
+        let name = run.file_name().unwrap_or_default().to_string_lossy();
+        // Servers change to their data folder, so a relative path would be wrong there.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        folder.join(format!("whet-lab-{name}"))
     }
 
     /// Starts a program in each place, on the server's CPUs, and runs `work` on it. `more` are arguments
@@ -188,7 +216,8 @@ impl Lab {
         &mut self,
         step: &Step,
         server: &mut T,
-        work: impl FnOnce(&mut Self, &T) -> Result<u64, Error>,
+        sides: &mut Sides,
+        work: impl FnOnce(ActiveStep<'_, T>) -> Result<u64, Error>,
     ) -> Result<(), Error> {
         if self.folder.has(step) {
             self.progress.end(true);
@@ -204,7 +233,7 @@ impl Lab {
         };
         self.folder.add(step, begin)?;
         self.commands.note(&format!("# {step}"))?;
-        match work(self, server) {
+        match work(ActiveStep { lab: &mut *self, step, server, sides }) {
             Ok(retried) => {
                 self.folder.done(step, retried)?;
                 self.progress.end(false);

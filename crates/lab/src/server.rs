@@ -52,6 +52,17 @@ pub struct Settings {
     pub flush_log: u8,
 }
 
+/// Where a private server lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Whereabouts<'a> {
+    /// The folder for its log.
+    pub logs: &'a Path,
+    /// The folder below which its data folder is created.
+    pub data: &'a Path,
+    /// The CPUs that it may use.
+    pub cpus: &'a [usize],
+}
+
 /// An installation of a server. Its data is created once, and used by several server processes in turn.
 #[derive(Debug)]
 pub struct Installation {
@@ -95,8 +106,8 @@ pub struct Server {
 }
 
 impl Installation {
-    /// Creates a private server's data folder below `parent`. The server's own program fills it. `taken` has
-    /// the names of the run's other servers, `logs` is the folder for the server's log.
+    /// Creates a private server's data folder. The server's own program fills it. `taken` has the names of the
+    /// run's other servers.
     ///
     /// # Errors
     /// An error if there is no such server, or if it cannot fill the folder.
@@ -104,15 +115,15 @@ impl Installation {
         commands: &Commands,
         source: &Source,
         taken: &[String],
-        [logs, parent]: [&Path; 2],
-        cpus: &[usize],
+        at: &Whereabouts<'_>,
         settings: &Settings,
     ) -> Result<Self, Error> {
+        let Whereabouts { logs, data, cpus } = *at;
         let program = Program::find(commands, source)?;
         fs::create_dir_all(logs).map_err(Error::file(logs))?;
         let version = program.version(commands, logs)?;
         let name = apart(name_of(&version), taken);
-        let dir = parent.join(format!("server-{name}"));
+        let dir = data.join(format!("server-{name}"));
         if dir.exists() {
             fs::remove_dir_all(&dir).map_err(Error::file(&dir))?;
         }

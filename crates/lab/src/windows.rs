@@ -7,12 +7,11 @@
 use crate::error::Error;
 use crate::events::{self, Counting};
 use crate::gauge::{Gauge, Reading};
-use crate::lab::Lab;
-use crate::record::{Event, Latency, Second, Side, Step};
+use crate::lab::{ActiveStep, Lab};
+use crate::record::{Event, Latency, Second, Side, Window};
 use crate::stats;
 use crate::steady;
 use crate::target::Target;
-use crate::whet::Sides;
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::time::{Duration, Instant};
@@ -85,28 +84,32 @@ pub trait Load {
 ///
 /// # Errors
 /// The errors of the load, the server, whet and the folder.
-pub fn measure(
-    lab: &mut Lab,
-    step: &Step,
-    server: &dyn Target,
-    sides: &mut Sides,
-    plan: Plan,
-    load: &mut dyn Load,
-) -> Result<u64, Error> {
-    Measuring::new(lab, step, server, sides, plan)?.all(load)?;
+pub fn measure<T: Target>(on: &mut ActiveStep<'_, T>, plan: Plan, load: &mut dyn Load) -> Result<u64, Error> {
+    let gauge = Gauge::new(on.server)?;
+    Measuring { on: &mut *on, plan, gauge, begin: Instant::now(), flushed: None }.all(load)?;
     for latency in load.latencies() {
-        lab.folder.add(step, Event::Latency(latency))?;
+        on.add(Event::Latency(latency))?;
     }
     Ok(load.retried())
 }
 
-/// A server being measured under a load.
+/// Starts to count the hardware events of a window, if the machine has counters. `length` is that of the window, if
+/// known.
+///
+/// # Errors
+/// As [`Counting::begin`].
+pub fn counting(lab: &Lab, gauge: &Gauge, length: Option<Duration>) -> Result<Option<Counting>, Error> {
+    let counted = if lab.machine.pmu { gauge.processes() } else { Vec::new() };
+    if counted.is_empty() {
+        return Ok(None);
+    }
+    Counting::begin(&lab.commands, &counted, length, events::table(&lab.machine.identity))
+}
+
+/// A server being measured under a load that has just begun.
 #[derive(Debug)]
-struct Measuring<'a> {
-    lab: &'a mut Lab,
-    step: &'a Step,
-    /// The side that the server is on, and how to change it.
-    sides: &'a mut Sides,
+struct Measuring<'a, 'b, T> {
+    on: &'a mut ActiveStep<'b, T>,
     plan: Plan,
     gauge: Gauge,
     begin: Instant,
@@ -114,32 +117,20 @@ struct Measuring<'a> {
     flushed: Option<u64>,
 }
 
-impl<'a> Measuring<'a> {
-    /// Begins to measure a load that has just begun.
-    fn new(
-        lab: &'a mut Lab,
-        step: &'a Step,
-        server: &'a dyn Target,
-        sides: &'a mut Sides,
-        plan: Plan,
-    ) -> Result<Self, Error> {
-        let gauge = Gauge::new(server)?;
-        Ok(Self { lab, step, sides, plan, gauge, begin: Instant::now(), flushed: None })
-    }
-
+impl<T> Measuring<'_, '_, T> {
     /// Warms up, optimizes the server unless it was found with clones, and measures all windows.
     fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
         self.warm_up(load)?;
-        self.lab.progress.doing("whet optimize");
-        if let Some(answer) = self.sides.optimize(self.plan.sampling)? {
+        self.on.lab.progress.doing("whet optimize");
+        if let Some(answer) = self.on.sides.optimize(self.plan.sampling)? {
             self.mark("optimized")?;
-            self.lab.folder.add(self.step, Event::Optimize { answer })?;
+            self.on.add(Event::Optimize { answer })?;
         }
-        self.lab.model(self.step, self.sides)?;
-        let mut rng = stats::generator(self.lab.seed, &self.step.to_string());
+        self.on.model()?;
+        let mut rng = stats::generator(self.on.lab.seed, &self.on.step.to_string());
         for pair in schedule(self.plan.pairs, self.plan.control, &mut rng) {
             for (side, state) in pair.halves {
-                self.lab.progress.part(pair.number, self.plan.pairs);
+                self.on.lab.progress.part(pair.number, self.plan.pairs);
                 self.window(load, pair, side, state)?;
             }
         }
@@ -149,12 +140,12 @@ impl<'a> Measuring<'a> {
 
     /// Runs the load until its rate is steady, at most as long as the plan allows.
     fn warm_up(&mut self, load: &mut dyn Load) -> Result<(), Error> {
-        self.lab.progress.doing("warming up");
+        self.on.lab.progress.doing("warming up");
         let until = self.begin + self.plan.warm_up;
         let mut rates = Vec::new();
         let mut last = (self.gauge.read()?, load.work());
         while !steady::is_steady(&rates) && Instant::now() < until {
-            self.lab.commands.interrupt.sleep(Duration::from_millis(500))?;
+            self.on.lab.commands.interrupt.sleep(Duration::from_millis(500))?;
             load.check()?;
             let now = (self.gauge.read()?, load.work());
             let done = done(&last, &now).unwrap_or_else(|| now.0.queries.saturating_sub(last.0.queries));
@@ -163,44 +154,36 @@ impl<'a> Measuring<'a> {
             last = now;
         }
         let steady = steady::is_steady(&rates);
-        self.lab
-            .folder
-            .add(self.step, Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
+        self.on.add(Event::WarmUp { seconds: self.begin.elapsed().as_secs_f64(), steady, rates })
     }
 
     /// Measures a window that counts for `side`, with the server in `state`. An A/A window is left out of
     /// latencies, seconds and marks.
     fn window(&mut self, load: &mut dyn Load, pair: Pair, side: Side, state: Side) -> Result<(), Error> {
         load.side(None);
-        self.sides.go(state)?;
+        self.on.sides.go(state)?;
         let each_second = self.plan.each_second && !pair.control;
         if each_second {
             self.mark(side.word())?;
         }
-        self.lab.commands.interrupt.sleep(self.plan.settle)?;
+        self.on.lab.commands.interrupt.sleep(self.plan.settle)?;
         load.check()?;
         load.figures();
         if each_second {
             self.flushed = Some(self.gauge.flushed()?);
         }
         load.side(Some(side).filter(|_| !pair.control));
-        let counted = if self.lab.machine.pmu { self.gauge.processes() } else { Vec::new() };
-        let counting = if counted.is_empty() {
-            None
-        } else {
-            let table = events::table(&self.lab.machine.identity);
-            Counting::begin(&self.lab.commands, &counted, self.plan.window, table)?
-        };
+        let counting = counting(self.on.lab, &self.gauge, Some(self.plan.window))?;
         let begin = (self.gauge.read()?, load.work());
         let mut last = begin;
         let until = begin.0.at + self.plan.window;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let slice = if each_second { left.min(Duration::from_secs(1)) } else { left };
-            self.lab.commands.interrupt.sleep(slice)?;
+            self.on.lab.commands.interrupt.sleep(slice)?;
             let now = (self.gauge.read()?, load.work());
             if each_second {
-                self.second(load, &last.0, &now.0, pair.number, side)?;
+                self.second(load, &last.0.until(&now.0, pair.number, side, None), now.0.at)?;
             }
             last = now;
             if Instant::now() >= until {
@@ -211,30 +194,21 @@ impl<'a> Measuring<'a> {
         let mut window = begin.0.until(&last.0, pair.number, side, done(&begin, &last));
         window.control = pair.control;
         if let Some(counting) = counting {
-            let counted = counting.finish(&self.lab.commands)?;
-            window.counted = Some(counted.share).filter(|_| !counted.events.is_empty());
-            window.events = counted.events;
+            counting.finish(&self.on.lab.commands, &mut window)?;
         }
-        self.lab.folder.add(self.step, Event::Window(window))
+        self.on.add(Event::Window(window))
     }
 
-    fn second(
-        &mut self,
-        load: &mut dyn Load,
-        from: &Reading,
-        to: &Reading,
-        pair: usize,
-        side: Side,
-    ) -> Result<(), Error> {
+    /// Records a second, which ended at `end`.
+    fn second(&mut self, load: &mut dyn Load, w: &Window, end: Instant) -> Result<(), Error> {
         let Some(figures) = load.figures() else { return Ok(()) };
         let flushed = self.gauge.flushed()?;
         let pages = flushed.saturating_sub(self.flushed.replace(flushed).unwrap_or(flushed));
-        let w = from.until(to, pair, side, None);
         let share = |seconds: f64| if w.capacity > 0.0 { seconds / w.capacity } else { 0.0 };
         let second = Second {
-            at: (to.at - self.begin).as_secs_f64(),
-            pair,
-            side,
+            at: (end - self.begin).as_secs_f64(),
+            pair: w.pair,
+            side: w.side,
             tps: figures.tps,
             response_ms: figures.response_ms,
             p95_ms: figures.p95_ms,
@@ -243,13 +217,13 @@ impl<'a> Measuring<'a> {
             cpus: w.cpu / w.seconds.max(1e-6),
             flushed: pages,
         };
-        self.lab.folder.add(self.step, Event::Second(second))
+        self.on.add(Event::Second(second))
     }
 
     /// Records a moment to mark in charts over time.
     fn mark(&mut self, what: &str) -> Result<(), Error> {
         let at = self.begin.elapsed().as_secs_f64();
-        self.lab.folder.add(self.step, Event::Mark { at, what: what.to_owned() })
+        self.on.add(Event::Mark { at, what: what.to_owned() })
     }
 }
 

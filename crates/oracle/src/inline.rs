@@ -40,7 +40,7 @@ impl Lockstep<'_> {
         let call = self.a.now.ip();
         let (called, compare) = self.decode()?;
         self.note(called.inst, compare.inst);
-        if !asks_for_table(&called, &compare) {
+        if !is_table_check(&called, &compare) {
             return Ok(self.wrong("the guard does not compare the table that the call reads"));
         }
         let inputs = self.stains.inputs(compare.reads, 0, None, &[]);
@@ -218,7 +218,7 @@ fn are_branches(a: &Decoded, b: &Decoded) -> bool {
 
 /// Returns whether an instruction compares the register from which an indirect call reads its destination
 /// with a word at a constant address.
-fn asks_for_table(call: &Decoded, compare: &Decoded) -> bool {
+fn is_table_check(call: &Decoded, compare: &Decoded) -> bool {
     let (call, compare) = (&call.inst, &compare.inst);
     call.flow_control() == FlowControl::IndirectCall
         && call.op0_kind() == OpKind::Memory

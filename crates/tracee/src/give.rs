@@ -8,9 +8,10 @@
 
 use crate::{Error, Process, SealedFile, Stopped};
 use addr::{Addr, Avma, ReadMemory};
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The most files that one stop gives. The kernel passes 253 at a time.
 const MOST_FILES: usize = 64;
@@ -145,35 +146,18 @@ fn not_given(source: io::Error) -> Error {
 /// Sends descriptors through a socket of the process.
 fn send(process: &Process, socket: u64, files: &[SealedFile]) -> Result<(), Error> {
     let socket = get(process, socket).map_err(not_given)?;
-    let files: Vec<RawFd> = files.iter().map(|f| File::as_raw_fd(f.file())).collect();
-    let len =
-        u32::try_from(size_of_val(&files[..])).map_err(|_| not_given(io::ErrorKind::InvalidInput.into()))?;
-    // SAFETY: a sum of two sizes.
-    let space = unsafe { libc::CMSG_SPACE(len) } as usize;
-    // As words, for the alignment of `cmsghdr`.
-    let mut control = vec![0u64; space.div_ceil(8)];
-    let mut byte = [0u8; 1];
-    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // SAFETY: all fields of `msghdr` may be zero.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = space;
-    // SAFETY: `message` has control data with room for one head.
-    let head = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: a sum of two sizes.
-    let whole = unsafe { libc::CMSG_LEN(len) } as usize;
-    let filled = libc::cmsghdr { cmsg_len: whole, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
-    // SAFETY: `head` is the start of `control`, which is aligned and has room for a `cmsghdr`.
-    unsafe { head.write(filled) };
-    // SAFETY: behind the head there is room for `len` bytes.
-    let data = unsafe { libc::CMSG_DATA(head) };
-    // SAFETY: as above; `files` has `len` bytes and lies elsewhere.
-    unsafe { std::ptr::copy_nonoverlapping(files.as_ptr().cast::<u8>(), data, len as usize) };
-    // SAFETY: the message and all that it points to live until the call returns.
-    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
-    if sent == 1 { Ok(()) } else { Err(not_given(io::Error::last_os_error())) }
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(|f| f.file().as_fd()).collect();
+    let mut space = vec![MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(&files).size()];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    if !rights.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(not_given(io::ErrorKind::InvalidInput.into()));
+    }
+    let byte = [IoSlice::new(&[0])];
+    match sendmsg(socket, &byte, &mut rights, SendFlags::DONTWAIT) {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(not_given(io::ErrorKind::WriteZero.into())),
+        Err(e) => Err(not_given(e.into())),
+    }
 }
 
 /// Returns a descriptor for what a descriptor of the process stands for.

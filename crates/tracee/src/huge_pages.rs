@@ -73,7 +73,7 @@ pub fn scan(pagemap: &File, range: AvmaRange) -> io::Result<Vec<AvmaRange>> {
         // SAFETY: the kernel reads and writes one `pm_scan_arg` of the size stated in it, which lives on this
         // stack. It writes at most `regions_len` regions to the array of that length that `regions` points
         // to, and nothing else refers to this array meanwhile.
-        let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
+        let n = unsafe { libc::syscall(libc::SYS_ioctl, pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         let written = regions.get(..n).unwrap_or_default();
         found.extend(written.iter().map(|r| AvmaRange::new(Avma(r.start), Avma(r.end))));

@@ -3,6 +3,9 @@
 //! A target with more runnable threads than the machine has CPUs starves the thread that stops it. Measured:
 //! a stop of a thousand threads takes hundreds of milliseconds at normal priority and under ten with
 //! real-time priority.
+//!
+//! The kernel is called without the C library's functions: POSIX means processes by them, so musl has none for
+//! threads.
 
 use crate::Tid;
 use crate::ptrace::own_tid;
@@ -34,15 +37,15 @@ impl Raised {
     pub(crate) fn own() -> Self {
         let tid = own_tid();
         let policy = policy_of(tid);
-        let mut param = libc::sched_param { sched_priority: 0 };
-        // SAFETY: `param` is valid for writes.
-        let got = unsafe { libc::sched_getparam(tid.0, &raw mut param) };
+        let mut priority: libc::c_int = 0;
+        // SAFETY: the kernel's `struct sched_param` is one integer, and `priority` is valid for writes.
+        let got = unsafe { libc::syscall(libc::SYS_sched_getparam, tid.0, &raw mut priority) };
         if policy < 0 || got < 0 {
             return Self { tid, was: Was::Unchanged };
         }
         if policy == libc::SCHED_OTHER || policy == libc::SCHED_BATCH || policy == libc::SCHED_IDLE {
             if set_policy(tid, libc::SCHED_FIFO, FIFO_PRIORITY) {
-                return Self { tid, was: Was::Policy(policy, param.sched_priority) };
+                return Self { tid, was: Was::Policy(policy, priority) };
             }
             if let Some(nice) = nice_of(tid)
                 && set_nice(tid, -20)
@@ -80,15 +83,15 @@ impl Drop for Raised {
 }
 
 fn set_policy(tid: Tid, policy: libc::c_int, priority: libc::c_int) -> bool {
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: `param` is valid for reads.
-    unsafe { libc::sched_setscheduler(tid.0, policy, &raw const param) == 0 }
+    // SAFETY: the kernel's `struct sched_param` is one integer, and `priority` is valid for reads.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, tid.0, policy, &raw const priority) == 0 }
 }
 
 /// Returns the policy of a thread (0: the calling one), or -1.
 pub(crate) fn policy_of(tid: Tid) -> libc::c_int {
     // SAFETY: takes one integer.
-    unsafe { libc::sched_getscheduler(tid.0) }
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, tid.0) };
+    libc::c_int::try_from(policy).unwrap_or(-1)
 }
 
 /// Nice values of "processes" are those of single threads on Linux.

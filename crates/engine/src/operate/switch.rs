@@ -41,7 +41,7 @@ impl Switch {
         if generation == 0 || !matches!(found, TargetState::Optimized | TargetState::Undone) {
             return Err(Error::NotInstalled { pid });
         }
-        claim.say(found);
+        claim.show_state(found);
         let mut switch = Self { process, claim, generation, found, undos, now: None };
         // A comparison that died may have left an older generation in force.
         let is_applied = |c: &Cache| c.header.state == State::Applied;

@@ -32,20 +32,20 @@ pub(crate) struct LoopCopy {
     copy: u32,
     of: u32,
     /// The chance of a further iteration.
-    on: f64,
+    chance: f64,
 }
 
 impl LoopCopies {
     pub(crate) fn new(map: &AddressMap, flows: &dyn Flows) -> Self {
         let mut loops = Self::default();
-        let lies = map.entries().iter().filter(|e| e.link != Link::Extra);
-        for again in lies.collect::<Vec<_>>().chunk_by(|a, b| a.link == b.link) {
+        let placed = map.entries().iter().filter(|e| e.link != Link::Extra);
+        for again in placed.collect::<Vec<_>>().chunk_by(|a, b| a.link == b.link) {
             if again.first().is_some_and(|e| e.link == Link::Again) {
                 let mut blocks: Vec<Avma> = again.iter().filter_map(|e| flows.block_of(e.original)).collect();
                 blocks.dedup();
-                let on = chance(&blocks, flows);
+                let chance = chance(&blocks, flows);
                 for e in again {
-                    loops.copies.entry(e.original).or_insert(LoopCopy { copy: 0, of: 1, on }).of += 1;
+                    loops.copies.entry(e.original).or_insert(LoopCopy { copy: 0, of: 1, chance }).of += 1;
                 }
             }
         }
@@ -66,8 +66,8 @@ impl LoopCopies {
 fn chance(copies: &[Avma], flows: &dyn Flows) -> f64 {
     let again = copies.iter().skip(1).position(|b| Some(b) == copies.first());
     let blocks = &copies[..again.map_or(copies.len(), |n| n + 1)];
-    let (round, entered) = loop_trips(blocks, |b| flows.ran(b), |from, to| flows.goes(from, to));
-    round as f64 / round.saturating_add(entered).max(1) as f64
+    let (iterations, entered) = loop_trips(blocks, |b| flows.ran(b), |from, to| flows.goes(from, to));
+    iterations as f64 / iterations.saturating_add(entered).max(1) as f64
 }
 
 /// Returns how often a loop with these blocks, in this order, iterates, and how often it is entered.
@@ -79,11 +79,11 @@ pub(crate) fn loop_trips<B: Copy>(
     ran: impl Fn(B) -> u64,
     goes: impl Fn(B, B) -> u64,
 ) -> (u64, u64) {
-    let befores = blocks.last().into_iter().chain(blocks);
-    let come = |(&from, &to)| ran(to).saturating_sub(goes(from, to));
-    let entered = befores.zip(blocks).map(come).fold(0, u64::saturating_add);
-    let round = blocks.last().zip(blocks.first()).map_or(0, |(&last, &first)| goes(last, first));
-    (round, entered)
+    let predecessors = blocks.last().into_iter().chain(blocks);
+    let entries = |(&from, &to)| ran(to).saturating_sub(goes(from, to));
+    let entered = predecessors.zip(blocks).map(entries).fold(0, u64::saturating_add);
+    let iterations = blocks.last().zip(blocks.first()).map_or(0, |(&last, &first)| goes(last, first));
+    (iterations, entered)
 }
 
 impl LoopCopy {
@@ -100,12 +100,12 @@ impl LoopCopy {
         reason = "between 0 and the count"
     )]
     fn before(self, n: u32, all: u64) -> u64 {
-        let Self { of, on, .. } = self;
+        let Self { of, chance, .. } = self;
         if n >= of {
             return all;
         }
-        let share = if on < 1.0 {
-            (1.0 - on.powf(f64::from(n))) / (1.0 - on.powf(f64::from(of)))
+        let share = if chance < 1.0 {
+            (1.0 - chance.powf(f64::from(n))) / (1.0 - chance.powf(f64::from(of)))
         } else {
             f64::from(n) / f64::from(of)
         };
@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_between_copies() {
-        for (of, on) in [(4, 0.9), (3, 0.99), (2, 0.0), (4, 1.0), (3, 1.0 - 1e-12)] {
+        for (of, chance) in [(4, 0.9), (3, 0.99), (2, 0.0), (4, 1.0), (3, 1.0 - 1e-12)] {
             for all in [0, 1, 7, 80, 1000, u64::MAX / 2] {
-                let parts: Vec<u64> = (0..of).map(|copy| LoopCopy { copy, of, on }.part(all)).collect();
-                assert_eq!(parts.iter().sum::<u64>(), all, "{of} {on}");
+                let parts: Vec<u64> = (0..of).map(|copy| LoopCopy { copy, of, chance }.part(all)).collect();
+                assert_eq!(parts.iter().sum::<u64>(), all, "{of} {chance}");
                 let slack = 1 + (all >> 50);
-                assert!(parts.windows(2).all(|p| p[0] + slack >= p[1]), "{of} {on}: {parts:?}");
+                assert!(parts.windows(2).all(|p| p[0] + slack >= p[1]), "{of} {chance}: {parts:?}");
             }
         }
-        let four = |on| [0, 1, 2, 3].map(|copy| LoopCopy { copy, of: 4, on }.part(1000));
+        let four = |chance| [0, 1, 2, 3].map(|copy| LoopCopy { copy, of: 4, chance }.part(1000));
         assert_eq!(four(0.0), [1000, 0, 0, 0]);
         assert_eq!(four(0.5), [533, 267, 133, 67]);
         assert_eq!(four(1.0), [250; 4]);

@@ -56,7 +56,7 @@ pub(crate) fn optimize_with(
     let was_optimized = restore::is_optimized(&target);
     let mut on_progress = |p: Progress| {
         clock.step(&p);
-        lock.tell(&p);
+        lock.show(&p);
         progress(p);
     };
     let outcome = rebuild_or_reuse(&target, kin, options, &mut on_progress);

@@ -37,9 +37,9 @@ impl Claim {
     }
 
     /// Writes into the file, for `status`, which state the comparison found and restores.
-    pub fn say(&mut self, found: TargetState) {
+    pub fn show_state(&mut self, found: TargetState) {
         if let Some(held) = &mut self.held {
-            held.say(found);
+            held.show_state(found);
         }
     }
 

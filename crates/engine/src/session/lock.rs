@@ -88,9 +88,9 @@ impl TargetLock {
     }
 
     /// Writes the current work into the file, for `status`.
-    pub fn tell(&mut self, progress: &Progress) {
+    pub fn show(&mut self, progress: &Progress) {
         if let Some(sign) = &mut self.sign {
-            sign.tell(progress);
+            sign.show(progress);
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Sign {
     file: File,
     path: PathBuf,
     /// The state that it names now.
-    said: Option<TargetState>,
+    shown: Option<TargetState>,
 }
 
 impl Sign {
@@ -45,7 +45,7 @@ impl Sign {
                 // No other process sees a file that its last holder removed after this process opened it.
                 Ok(()) if file.metadata().map_err(io)?.nlink() == 0 => {}
                 Ok(()) => {
-                    let sign = Self { file, path, said: None };
+                    let sign = Self { file, path, shown: None };
                     // Remove what a killed creator had written.
                     if sign.is_private() {
                         let _ = sign.file.set_len(0);
@@ -69,7 +69,7 @@ impl Sign {
     }
 
     /// Writes the current work. Only in a private folder; if writing fails, `status` shows nothing.
-    pub(crate) fn tell(&mut self, progress: &Progress) {
+    pub(crate) fn show(&mut self, progress: &Progress) {
         let state = match progress {
             Progress::Reading | Progress::Sampling { .. } => TargetState::Profiling,
             Progress::Counting { .. } => TargetState::Counting,
@@ -79,13 +79,13 @@ impl Sign {
             | Progress::Building
             | Progress::Installing => TargetState::Optimizing,
         };
-        self.say(state);
+        self.show_state(state);
     }
 
-    /// Writes the state of the target that others should see. Same limits as [`Sign::tell`].
-    pub(crate) fn say(&mut self, state: TargetState) {
-        if self.is_private() && self.said != Some(state) {
-            self.said = Some(state);
+    /// Writes the state of the target that others should see. Same limits as [`Sign::show`].
+    pub(crate) fn show_state(&mut self, state: TargetState) {
+        if self.is_private() && self.shown != Some(state) {
+            self.shown = Some(state);
             let _ = self.file.write_all_at(format!("{:<WORD$}\n", state.word()).as_bytes(), 0);
         }
     }
@@ -175,7 +175,7 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
     let holders: FxHashMap<u64, Pid> = tracee::lock_holders(&locks).collect();
     let mut all: FxHashMap<Pid, Work> = FxHashMap::default();
     for (path, pid, start_time) in files {
-        let Some(work) = said(&path, &holders, start_time) else { continue };
+        let Some(work) = work_in(&path, &holders, start_time) else { continue };
         let work = match all.remove(&pid) {
             Some(other) => work.and(&other),
             None => work,
@@ -186,7 +186,7 @@ pub(crate) fn work() -> FxHashMap<Pid, Work> {
 }
 
 /// Reads one of the files, if its creator is alive.
-fn said(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<Work> {
+fn work_in(path: &Path, holders: &FxHashMap<u64, Pid>, start_time: u64) -> Option<Work> {
     let mut file = File::open(path).ok()?;
     let about = file.metadata().ok()?;
     let by = holders.get(&about.ino())?.0;
@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn states_in_the_file_are_parsed() {
         for state in SAID {
-            let said = format!("{:<WORD$}\n", state.word());
-            assert_eq!(state_of(&said.as_bytes()[..WORD]), Some(state));
+            let text = format!("{:<WORD$}\n", state.word());
+            assert_eq!(state_of(&text.as_bytes()[..WORD]), Some(state));
         }
         assert_eq!((state_of(b"interrupted "), state_of(&[0xff; WORD])), (None, None));
     }

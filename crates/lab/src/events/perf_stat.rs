@@ -4,6 +4,8 @@ use super::counts::Counts;
 use super::table::Table;
 use crate::command::{Commands, Running, Spec, find};
 use crate::error::Error;
+use crate::record::Window;
+use rustix::process::Signal;
 use std::io::Read;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,27 +15,30 @@ use std::time::Duration;
 pub struct Counting {
     running: Running,
     slots: f64,
+    /// Whether perf ends by itself.
+    ends: bool,
 }
 
 /// The counts of a window.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Counted {
+struct Counted {
     /// Counts by event. An event that was counted for a part of the window is scaled up by perf.
-    pub events: Counts,
+    events: Counts,
     /// The smallest share of the window for which an event was counted. Below 1, the kernel took turns
     /// between groups of events (multiplexing).
-    pub share: f64,
+    share: f64,
 }
 
 impl Counting {
-    /// Starts `perf stat` on processes for the length of a window. Returns `None` if perf is not installed.
+    /// Starts `perf stat` on processes, for the length of a window if that is known beforehand, else until
+    /// [`Counting::finish`]. Returns `None` if perf is not installed.
     ///
     /// # Errors
     /// An error if perf cannot be started.
     pub fn begin(
         commands: &Commands,
         pids: &[i32],
-        window: Duration,
+        length: Option<Duration>,
         table: &Table,
     ) -> Result<Option<Self>, Error> {
         let Some(perf) = find("perf") else { return Ok(None) };
@@ -47,23 +52,32 @@ impl Counting {
             spec = spec.arg("-e").arg(events);
         }
         let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-        let spec = spec.args(["-p", &pids.join(","), "--", "sleep"]).arg(window.as_secs_f64().to_string());
+        let mut spec = spec.args(["-p", &pids.join(",")]).ends_by(Signal::INT);
+        if let Some(length) = length {
+            spec = spec.args(["--", "sleep"]).arg(length.as_secs_f64().to_string());
+        }
         let running = commands.spawn(&spec, Stdio::null(), Stdio::piped())?;
-        Ok(Some(Self { running, slots: table.slots }))
+        Ok(Some(Self { running, slots: table.slots, ends: length.is_some() }))
     }
 
-    /// Waits for perf and returns the counts.
+    /// Waits for perf, or ends it, and adds the counts to the window.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt; an error of the log.
-    pub fn finish(mut self, commands: &Commands) -> Result<Counted, Error> {
+    pub fn finish(mut self, commands: &Commands, window: &mut Window) -> Result<(), Error> {
+        if !self.ends {
+            self.running.end(Duration::from_secs(5));
+        }
         let mut text = String::new();
         if let Some(mut stream) = self.running.stderr() {
             let _ = stream.read_to_string(&mut text);
         }
         commands.interrupt.check()?;
         commands.note(&format!("> perf\n{text}"))?;
-        Ok(parse(&text, self.slots))
+        let counted = parse(&text, self.slots);
+        window.counted = Some(counted.share).filter(|_| !counted.events.is_empty());
+        window.events = counted.events;
+        Ok(())
     }
 }
 

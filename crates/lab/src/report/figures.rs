@@ -142,23 +142,9 @@ impl Point {
         let (mut windows, mut controls) = (Vec::new(), Vec::new());
         for event in &measured.events {
             match event {
-                Event::Begin { server_version, placement, options, .. } => {
-                    point.server_version.clone_from(server_version);
-                    point.options.clone_from(options);
-                    point.placement = Some(placement.clone()).filter(|p| !p.server.is_empty());
-                }
-                Event::WarmUp { steady, .. } => point.steady = Some(*steady),
-                Event::Optimize { answer } => point.optimize = Some(answer.clone()),
-                Event::Modelled { answer } => point.modelled_events = Some(answer.clone()),
-                Event::Rate { per_second, of } => point.rate = Some((*per_second, *of)),
                 Event::Window(w) if w.control => controls.push(w),
                 Event::Window(w) => windows.push(w),
-                Event::Second(s) => point.seconds.push(s.clone()),
-                Event::Latency(l) => point.latencies.push(l.clone()),
-                Event::Mark { at, what } => point.marks.push((*at, what.clone())),
-                Event::Check { name, ok, found } => point.checks.push((name.clone(), *ok, found.clone())),
-                Event::Done { retried, .. } => point.retried = *retried,
-                Event::Broken { why } => point.broken = Some(why.clone()),
+                other => point.note(other),
             }
         }
         point.evaluate(&windows, seed);
@@ -170,6 +156,28 @@ impl Point {
         point.control_ratios = all(|a, b| rate(a) / rate(b));
         point.control_cpu_ratios = all(|a, b| cost(b) / cost(a));
         point
+    }
+
+    /// Adds what an event other than a window says.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Begin { server_version, placement, options, .. } => {
+                self.server_version.clone_from(server_version);
+                self.options.clone_from(options);
+                self.placement = Some(placement.clone()).filter(|p| !p.server.is_empty());
+            }
+            Event::WarmUp { steady, .. } => self.steady = Some(*steady),
+            Event::Optimize { answer } => self.optimize = Some(answer.clone()),
+            Event::Modelled { answer } => self.modelled_events = Some(answer.clone()),
+            Event::Rate { per_second, of } => self.rate = Some((*per_second, *of)),
+            Event::Window(_) => {}
+            Event::Second(s) => self.seconds.push(s.clone()),
+            Event::Latency(l) => self.latencies.push(l.clone()),
+            Event::Mark { at, what } => self.marks.push((*at, what.clone())),
+            Event::Check { name, ok, found } => self.checks.push((name.clone(), *ok, found.clone())),
+            Event::Done { retried, .. } => self.retried = *retried,
+            Event::Broken { why } => self.broken = Some(why.clone()),
+        }
     }
 
     fn evaluate(&mut self, windows: &[&Window], seed: u64) {

@@ -4,7 +4,7 @@
 use crate::db::Address;
 use crate::driver::{Driver, Failure, Worker};
 use crate::error::Error;
-use crate::lab::Lab;
+use crate::lab::{ActiveStep, Lab};
 use crate::options::{Database, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
@@ -91,22 +91,14 @@ impl FixedRate {
             lab.fill(&sysbench, &mut server)?;
             let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let step = Step::of(&installation.name, "point_select", place, self.threads);
-            lab.step(&step, &mut server, |lab, server| {
-                self.measure(lab, &step, server, &mut sides, sysbench.rows)
-            })?;
+            lab.step(&step, &mut server, &mut sides, |mut on| self.measure(&mut on, sysbench.rows))?;
             sides.restore()
         })
     }
 
-    fn measure(
-        &self,
-        lab: &mut Lab,
-        step: &Step,
-        server: &Server,
-        sides: &mut Sides,
-        rows: u64,
-    ) -> Result<u64, Error> {
-        let drive = |seed, rate| {
+    fn measure(&self, on: &mut ActiveStep<'_, Server>, rows: u64) -> Result<u64, Error> {
+        let (server, seed) = (on.server, on.lab.seed);
+        let drive = |rate| {
             let workers = (0..self.threads)
                 .map(|_| PointSelect::new(&server.address, self.tables, rows))
                 .collect::<Result<Vec<_>, _>>()?;
@@ -115,15 +107,15 @@ impl FixedRate {
         let (rate, of) = match self.rate {
             Some(rate) => (rate, None),
             None => {
-                lab.progress.doing("looking for the highest rate");
-                let full = self.full_rate(lab, &mut drive(lab.seed, None)?)?;
+                on.lab.progress.doing("looking for the highest rate");
+                let full = self.full_rate(on.lab, &mut drive(None)?)?;
                 (full / 2.0, Some(full))
             }
         };
-        lab.folder.add(step, Event::Rate { per_second: rate, of })?;
+        on.add(Event::Rate { per_second: rate, of })?;
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
-        let mut load = drive(lab.seed, Some(rate))?;
-        measure(lab, step, server, sides, plan, &mut load)
+        let mut load = drive(Some(rate))?;
+        measure(on, plan, &mut load)
     }
 
     /// Returns the requests per second at full speed, measured for at most three seconds after a warm-up of one

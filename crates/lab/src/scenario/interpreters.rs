@@ -48,9 +48,7 @@ impl Interpreters {
                 let mut sides = Sides::of(lab.whet.as_ref(), service)?;
                 let step = Step::of(&service.name, "units of work", place, 1);
                 let mut load = Units::of(service);
-                lab.step(&step, service, |lab, service| {
-                    measure(lab, &step, service, &mut sides, plan, &mut load)
-                })?;
+                lab.step(&step, service, &mut sides, |mut on| measure(&mut on, plan, &mut load))?;
                 sides.restore()
             })?;
         }

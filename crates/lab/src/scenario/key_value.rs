@@ -55,10 +55,11 @@ impl KeyValue {
             for &threads in &self.threads {
                 let load = format!("{}% writes", self.writes);
                 let step = Step::of(&service.name, &load, place, threads);
-                lab.step(&step, service, |lab, service| {
-                    let clients = (0..threads).map(|_| client(&service.socket)).collect::<Result<_, _>>()?;
-                    let mut load = Driver::start(clients, &["read", "write"], lab.seed, None);
-                    measure(lab, &step, service, &mut sides, plan, &mut load)
+                lab.step(&step, service, &mut sides, |mut on| {
+                    let clients =
+                        (0..threads).map(|_| client(&on.server.socket)).collect::<Result<_, _>>()?;
+                    let mut load = Driver::start(clients, &["read", "write"], on.lab.seed, None);
+                    measure(&mut on, plan, &mut load)
                 })?;
             }
             sides.restore()

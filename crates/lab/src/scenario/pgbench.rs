@@ -3,7 +3,7 @@
 use crate::conditions::check;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::lab::Lab;
+use crate::lab::{ActiveStep, Lab};
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
 use crate::service::Service;
@@ -73,9 +73,7 @@ impl Pgbench {
                 let mut sides = Sides::of(lab.whet.as_ref(), service)?;
                 for &threads in &self.threads {
                     let step = Step::of(&service.name, load.word(), place, threads);
-                    lab.step(&step, service, |lab, service| {
-                        self.measure(lab, &step, service, &mut sides, load)
-                    })?;
+                    lab.step(&step, service, &mut sides, |mut on| self.measure(&mut on, load))?;
                 }
                 sides.restore()
             })?;
@@ -83,27 +81,21 @@ impl Pgbench {
         Ok(())
     }
 
-    fn measure(
-        &self,
-        lab: &mut Lab,
-        step: &Step,
-        service: &Service,
-        sides: &mut Sides,
-        load: Load,
-    ) -> Result<u64, Error> {
-        let check = |lab: &mut Lab, when| {
-            let mut session = Session::open(&service.socket)?;
-            check(lab, step, &CONDITIONS, when, |sql| session.count(sql))
+    fn measure(&self, on: &mut ActiveStep<'_, Service>, load: Load) -> Result<u64, Error> {
+        let socket = &on.server.socket;
+        let check = |on: &mut ActiveStep<'_, Service>, when| {
+            let mut session = Session::open(socket)?;
+            check(on, &CONDITIONS, when, |sql| session.count(sql))
         };
-        check(lab, "before")?;
-        let client = |_| Bank::new(&service.socket, load, self.scale());
-        let clients = (0..step.threads).map(client).collect::<Result<_, _>>()?;
-        let mut driver = Driver::start(clients, &[load.word()], lab.seed, None);
+        check(on, "before")?;
+        let client = |_| Bank::new(socket, load, self.scale());
+        let clients = (0..on.step.threads).map(client).collect::<Result<_, _>>()?;
+        let mut driver = Driver::start(clients, &[load.word()], on.lab.seed, None);
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        let retried = measure(lab, step, service, sides, plan, &mut driver)?;
+        let retried = measure(on, plan, &mut driver)?;
         // All clients must have ended before the data is checked.
         drop(driver);
-        check(lab, "after")?;
+        check(on, "after")?;
         Ok(retried)
     }
 }

@@ -6,14 +6,15 @@
 use crate::error::Error;
 use crate::gauge::Gauge;
 use crate::guard;
-use crate::lab::Lab;
+use crate::interrupt::Interrupt;
+use crate::lab::{ActiveStep, Lab};
 use crate::options::{Database, some};
-use crate::record::{Event, Step, Window};
+use crate::record::{Event, Step};
 use crate::server::Server;
 use crate::stats;
 use crate::tpch;
 use crate::whet::Sides;
-use crate::windows::schedule;
+use crate::windows::{counting, schedule};
 use clap::Args;
 use mysql::prelude::Queryable;
 use rand::seq::SliceRandom;
@@ -104,9 +105,7 @@ impl Scaling {
                     let load = format!("tpch-{}", queries.len());
                     let step =
                         Step { cpus: Some(cpus), ..Step::of(&installation.name, &load, place, threads) };
-                    lab.step(&step, &mut server, |lab, server| {
-                        self.measure(lab, &step, server, &mut sides, &queries)
-                    })?;
+                    lab.step(&step, &mut server, &mut sides, |mut on| self.measure(&mut on, &queries))?;
                 }
             }
             sides.restore()
@@ -118,107 +117,115 @@ impl Scaling {
         Ok(())
     }
 
-    fn measure(
-        &self,
-        lab: &mut Lab,
-        step: &Step,
-        server: &Server,
-        sides: &mut Sides,
-        queries: &[&'static str],
-    ) -> Result<u64, Error> {
-        let mut gauge = Gauge::new(server)?;
-        lab.progress.doing("warming up");
-        let begin = Instant::now();
-        let round = |number: u64, stop: &AtomicBool, lab: &Lab| {
-            all_once(lab, server, queries, step.threads, lab.seed.wrapping_add(number), stop)
+    fn measure(&self, on: &mut ActiveStep<'_, Server>, queries: &[&'static str]) -> Result<u64, Error> {
+        let rounds = Rounds {
+            server: on.server,
+            queries,
+            threads: on.step.threads,
+            seed: on.lab.seed,
+            interrupt: on.lab.commands.interrupt.clone(),
         };
-        // One round of all queries brings the data into memory.
-        round(0, &AtomicBool::new(false), lab)?;
-        let seconds = begin.elapsed().as_secs_f64();
-        lab.folder.add(step, Event::WarmUp { seconds, steady: true, rates: Vec::new() })?;
-        lab.progress.doing("whet optimize");
-        let stop = AtomicBool::new(false);
-        let answer = std::thread::scope(|scope| {
-            // whet must sample a server at work, so rounds go on until `whet optimize` ends.
-            let lab = &*lab;
-            let load = scope.spawn(|| {
-                let mut number = 1;
-                while !stop.load(Ordering::Relaxed) {
-                    round(number, &stop, lab)?;
-                    number += 1;
-                }
-                Ok(())
-            });
-            let answer = sides.optimize(self.database.common.sampling).and_then(|answer| {
-                let modelled = if lab.machine.pmu { None } else { sides.modelled()? };
-                Ok((answer, modelled))
-            });
-            stop.store(true, Ordering::Relaxed);
-            let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
-            loaded.and(answer)
+        let mut gauge = Gauge::new(on.server)?;
+        on.lab.progress.doing("warming up");
+        let begin = Instant::now();
+        // One round brings the data into memory.
+        rounds.run(0)?;
+        on.add(Event::WarmUp { seconds: begin.elapsed().as_secs_f64(), steady: true, rates: Vec::new() })?;
+        on.lab.progress.doing("whet optimize");
+        // whet must see a server at work.
+        rounds.during(|| {
+            if let Some(answer) = on.sides.optimize(self.database.common.sampling)? {
+                on.add(Event::Optimize { answer })?;
+            }
+            on.model()
         })?;
-        let (answer, modelled) = answer;
-        if let Some(answer) = answer {
-            lab.folder.add(step, Event::Optimize { answer })?;
-        }
-        if let Some(answer) = modelled {
-            lab.folder.add(step, Event::Modelled { answer })?;
-        }
-        let mut rng = stats::generator(lab.seed, &step.to_string());
+        let mut rng = stats::generator(on.lab.seed, &on.step.to_string());
         for pair in schedule(self.pairs, self.database.common.control_pairs(self.pairs), &mut rng) {
             for (side, state) in pair.halves {
-                lab.progress.part(pair.number, self.pairs);
-                sides.go(state)?;
+                on.lab.progress.part(pair.number, self.pairs);
+                on.sides.go(state)?;
+                let counting = counting(on.lab, &gauge, None)?;
                 let before = gauge.read()?;
                 // Both sides of a pair run the queries in the same orders.
-                round(1000 + pair.number as u64, &AtomicBool::new(false), lab)?;
+                rounds.run(1000 + pair.number as u64)?;
                 let after = gauge.read()?;
-                let done = queries.len() as u64 * step.threads as u64;
-                let window = before.until(&after, pair.number, side, Some(done));
-                lab.folder.add(step, Event::Window(Window { control: pair.control, ..window }))?;
+                let done = queries.len() as u64 * on.step.threads as u64;
+                let mut window = before.until(&after, pair.number, side, Some(done));
+                window.control = pair.control;
+                if let Some(counting) = counting {
+                    counting.finish(&on.lab.commands, &mut window)?;
+                }
+                on.add(Event::Window(window))?;
             }
         }
         Ok(0)
     }
 }
 
-/// Runs all queries once in each thread, unless stopped.
-fn all_once(
-    lab: &Lab,
-    server: &Server,
-    queries: &[&'static str],
+/// Runs all queries once in each thread, in an order of its own.
+#[derive(Debug)]
+struct Rounds<'a> {
+    server: &'a Server,
+    queries: &'a [&'static str],
     threads: usize,
     seed: u64,
-    stop: &AtomicBool,
-) -> Result<(), Error> {
-    std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..threads)
-            .map(|n| {
-                scope.spawn(move || {
-                    let mut db = server.address.enter()?;
-                    let mut mine = queries.to_vec();
-                    mine.shuffle(&mut stats::generator(seed, &format!("client {n}")));
-                    for query in mine {
-                        lab.commands.interrupt.check()?;
-                        if stop.load(Ordering::Relaxed) {
-                            return Ok(());
-                        }
-                        let _: Vec<mysql::Row> = db.conn.query(query).map_err(|e| Error::Database {
-                            server: server.name.clone(),
-                            message: format!("{e}, in: {query}"),
-                        })?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let mut result = Ok(());
-        for client in clients {
-            let ended = client.join().unwrap_or_else(|_| Err(Error::Bug("a client panicked".into())));
-            result = result.and(ended);
+    interrupt: Interrupt,
+}
+
+impl Rounds<'_> {
+    /// Runs one round. Rounds of the same number have the same orders.
+    fn run(&self, number: u64) -> Result<(), Error> {
+        self.run_unless(number, &AtomicBool::new(false))
+    }
+
+    /// Runs rounds until `work` ends, and returns its result.
+    fn during(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let load = scope.spawn(|| {
+                let mut number = 1;
+                while !stop.load(Ordering::Relaxed) {
+                    self.run_unless(number, &stop)?;
+                    number += 1;
+                }
+                Ok(())
+            });
+            let worked = work();
+            stop.store(true, Ordering::Relaxed);
+            let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
+            loaded.and(worked)
+        })
+    }
+
+    fn run_unless(&self, number: u64, stop: &AtomicBool) -> Result<(), Error> {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                (0..self.threads).map(|n| scope.spawn(move || self.client(number, n, stop))).collect();
+            let mut result = Ok(());
+            for client in clients {
+                let ended = client.join().unwrap_or_else(|_| Err(Error::Bug("a client panicked".into())));
+                result = result.and(ended);
+            }
+            result
+        })
+    }
+
+    fn client(&self, round: u64, n: usize, stop: &AtomicBool) -> Result<(), Error> {
+        let mut db = self.server.address.enter()?;
+        let mut mine = self.queries.to_vec();
+        mine.shuffle(&mut stats::generator(self.seed.wrapping_add(round), &format!("client {n}")));
+        for query in mine {
+            self.interrupt.check()?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let _: Vec<mysql::Row> = db.conn.query(query).map_err(|e| Error::Database {
+                server: self.server.name.clone(),
+                message: format!("{e}, in: {query}"),
+            })?;
         }
-        result
-    })
+        Ok(())
+    }
 }
 
 /// Binds all threads of a server to some CPUs. Threads that it starts later inherit them.

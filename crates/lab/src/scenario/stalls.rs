@@ -66,10 +66,9 @@ impl Stalls {
                 let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
                 for &threads in &self.threads {
                     let step = Step::of(&installation.name, test, place, threads);
-                    let sides = &mut sides;
-                    lab.step(&step, &mut server, |lab, server| {
-                        let mut load = sysbench.start(test, &server.address, threads, lab.seed)?;
-                        measure(lab, &step, server, sides, plan, &mut load)
+                    lab.step(&step, &mut server, &mut sides, |mut on| {
+                        let mut load = sysbench.start(test, &on.server.address, threads, on.lab.seed)?;
+                        measure(&mut on, plan, &mut load)
                     })?;
                 }
                 sides.restore()?;

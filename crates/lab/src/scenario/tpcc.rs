@@ -4,7 +4,7 @@
 use crate::conditions::check;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::lab::Lab;
+use crate::lab::{ActiveStep, Lab};
 use crate::options::{Database, seconds, some};
 use crate::record::{Event, Step};
 use crate::server::Server;
@@ -65,41 +65,33 @@ impl Tpcc {
             for &threads in &self.threads {
                 let load = format!("tpcc-{}w", scale.warehouses);
                 let step = Step::of(&installation.name, &load, place, threads);
-                lab.step(&step, &mut server, |lab, server| {
-                    self.measure(lab, &step, server, &mut sides, scale)
-                })?;
+                lab.step(&step, &mut server, &mut sides, |mut on| self.measure(&mut on, scale))?;
             }
             sides.restore()
         })
     }
 
-    fn measure(
-        &self,
-        lab: &mut Lab,
-        step: &Step,
-        server: &Server,
-        sides: &mut Sides,
-        scale: Scale,
-    ) -> Result<u64, Error> {
-        let check = |lab: &mut Lab, when| {
-            let mut db = server.address.enter()?;
-            check(lab, step, &CONDITIONS, when, |sql| db.one(sql))
+    fn measure(&self, on: &mut ActiveStep<'_, Server>, scale: Scale) -> Result<u64, Error> {
+        let address = &on.server.address;
+        let check = |on: &mut ActiveStep<'_, Server>, when| {
+            let mut db = address.enter()?;
+            check(on, &CONDITIONS, when, |sql| db.one(sql))
         };
-        check(lab, "before")?;
+        check(on, "before")?;
         let terminals = (1_u32..=scale.warehouses)
             .cycle()
-            .take(step.threads)
-            .map(|w| Terminal::new(&server.address, scale, w))
+            .take(on.step.threads)
+            .map(|w| Terminal::new(address, scale, w))
             .collect::<Result<Vec<_>, _>>()?;
         if let Some(per_second) = self.rate {
-            lab.folder.add(step, Event::Rate { per_second, of: None })?;
+            on.add(Event::Rate { per_second, of: None })?;
         }
-        let mut load = Driver::start(terminals, &KINDS, lab.seed, self.rate);
+        let mut load = Driver::start(terminals, &KINDS, on.lab.seed, self.rate);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
-        let retried = measure(lab, step, server, sides, plan, &mut load)?;
+        let retried = measure(on, plan, &mut load)?;
         // All terminals must have ended before the data is checked.
         drop(load);
-        check(lab, "after")?;
+        check(on, "after")?;
         Ok(retried)
     }
 }

@@ -54,11 +54,11 @@ impl Web {
             let mut sides = Sides::of(lab.whet.as_ref(), service)?;
             for &threads in &self.threads {
                 let step = Step::of(&service.name, &format!("files of {} bytes", self.bytes), place, threads);
-                lab.step(&step, service, |lab, service| {
-                    let client = |_| Client::of_files(&service.socket, self.files);
+                lab.step(&step, service, &mut sides, |mut on| {
+                    let client = |_| Client::of_files(&on.server.socket, self.files);
                     let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
-                    let mut load = Driver::start(clients, &["get"], lab.seed, None);
-                    measure(lab, &step, service, &mut sides, plan, &mut load)
+                    let mut load = Driver::start(clients, &["get"], on.lab.seed, None);
+                    measure(&mut on, plan, &mut load)
                 })?;
             }
             sides.restore()
