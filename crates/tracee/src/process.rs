@@ -5,7 +5,7 @@ use crate::remote::Gadgets;
 use crate::shelter;
 use crate::slots::{self, Areas};
 use crate::{Error, MappedFile, Pid, Status, Tid};
-use addr::{Avma, AvmaRange, ReadMemory, Unreadable};
+use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::fs::{self, File};
@@ -414,17 +414,27 @@ impl Process {
         const FILE: u64 = 1 << 61;
         let fail = |e| self.file_error("pagemap", e);
         let file = File::open(self.memory_file("pagemap")).map_err(fail)?;
-        let is_own = |page: &Avma| {
-            let mut word = [0; 8];
-            match file.read_exact_at(&mut word, page.0 / 4096 * 8) {
-                // The address is beyond any process's address space.
-                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-                read => read.map_err(fail)?,
-            }
-            let word = u64::from_le_bytes(word);
-            Ok(word & (PRESENT | SWAPPED) != 0 && word & FILE == 0)
+        let is_own = |word: &[u8; 8]| {
+            let word = u64::from_le_bytes(*word);
+            word & (PRESENT | SWAPPED) != 0 && word & FILE == 0
         };
-        pages.iter().map(is_own).collect()
+        let mut own = Vec::with_capacity(pages.len());
+        for run in pages.chunk_by(|a, b| b.since(*a) == Some(4096)) {
+            let mut words = vec![0; run.len() * 8];
+            let mut read = 0;
+            while let Some(rest) = words.get_mut(read..).filter(|rest| !rest.is_empty()) {
+                let at = run.first().map_or(0, |page| page.0 / 4096 * 8) + read as u64;
+                match file.read_at(rest, at) {
+                    // The addresses are beyond any process's address space; no page is there.
+                    Ok(0) => break,
+                    Ok(n) => read += n,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(fail(e)),
+                }
+            }
+            own.extend(words.as_chunks::<8>().0.iter().map(is_own));
+        }
+        Ok(own)
     }
 
     /// Returns the descriptor that becomes readable when the process ends.
@@ -621,6 +631,26 @@ mod tests {
         assert_eq!(each, [Some(got[0].clone()), None, Some(got[1].clone())]);
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Of four pages, the first and the third are written to; another is no page at all.
+    #[test]
+    fn own_copies_of_pages() {
+        let me = Process::open(Pid(i32::try_from(std::process::id()).unwrap())).unwrap();
+        let mut memory = vec![0u8; 6 * 4096];
+        let at = Avma((memory.as_ptr().addr() as u64).next_multiple_of(4096));
+        // The pages of a large new vector are not there before they are written to.
+        let first = usize::try_from(at.0).unwrap() - memory.as_ptr().addr();
+        memory[first] = 1;
+        memory[first + 2 * 4096] = 1;
+        std::hint::black_box(&memory);
+        let page = |n: u64| at.add(n * 4096);
+        let beyond = Avma(1 << 62);
+        let own = me.own_copies(&[page(0), page(1), page(2), beyond, beyond.add(4096)]).unwrap();
+        assert_eq!((own[0], own[2], own[3], own[4], own.len()), (true, true, false, false, 5));
+        let text = me.maps_text().unwrap();
+        let code = text.lines().find(|l| l.contains("r-xp") && l.contains("libc")).unwrap();
+        assert_eq!(me.own_copies(&[mapping_range(code).unwrap().start]).unwrap(), [false]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 /// A process that has shared the target's memory for this long is not a spawn under way.
@@ -165,8 +166,12 @@ fn relation(tid: Tid, pid: i32) -> Option<bool> {
 
 /// Returns whether a process whose first thread has ended shares the memory in its other threads.
 fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
-    // A first thread with a program has memory, and had it when it was compared. Reading its `stat` costs
-    // more, and all processes are compared for each stop.
+    // All processes are compared for each stop, so the cheapest look comes first. The folder has two links and one
+    // for each thread (`proc_task_getattr()` in the kernel). A process of one thread was compared already.
+    if fs::metadata(format!("/proc/{pid}/task")).is_ok_and(|task| task.nlink() <= 3) {
+        return false;
+    }
+    // A first thread with a program has memory, and had it when it was compared.
     if fs::read_link(format!("/proc/{pid}/exe")).is_ok() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Runs the same work on many items, on two cores.
+//! Runs the same work on many items, by several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,12 +7,30 @@ const CORES: usize = 2;
 /// The number of shares for each core: some shares take longer than others.
 const SHARES: usize = 8;
 
-/// Applies `work` to each item. Results have the order of `items`, whichever thread computed them.
+/// The number of threads for work that waits for processes.
+const WAITING: usize = 8;
+
+/// Applies `work`, which computes, to each item. Results have the order of `items`, whichever thread computed
+/// them.
 pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    if items.len() < CORES {
+    map_by(CORES, items.len().div_ceil(CORES * SHARES), items, work)
+}
+
+/// Same as [`map`] for work that mostly waits: for a CPU on a busy machine, or for other processes.
+pub(crate) fn map_waiting<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    map_by(WAITING, 1, items, work)
+}
+
+/// Applies `work` to each item by some threads, each of which takes `share` items at a time.
+fn map_by<T: Sync, R: Send>(
+    threads: usize,
+    share: usize,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    if items.len() < 2 {
         return items.iter().map(work).collect();
     }
-    let share = items.len().div_ceil(CORES * SHARES);
     let next = AtomicUsize::new(0);
     let run = || {
         let mut done = Vec::new();
@@ -23,7 +41,7 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
         }
     };
     let mut done = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..CORES).map(|_| scope.spawn(run)).collect();
+        let others: Vec<_> = (1..threads.min(items.len())).map(|_| scope.spawn(run)).collect();
         let mut done = run();
         for other in others {
             done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
@@ -42,6 +60,7 @@ mod tests {
             let items: Vec<usize> = (0..n).collect();
             let doubled: Vec<usize> = items.iter().map(|i| i * 2).collect();
             assert_eq!(super::map(&items, |i| i * 2), doubled);
+            assert_eq!(super::map_waiting(&items, |i| i * 2), doubled);
         }
     }
 }

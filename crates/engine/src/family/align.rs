@@ -8,6 +8,7 @@
 //! each member's lock. Here the parent is checked under the member's lock, right before the member is
 //! changed. So either the undo finds the change, or the change is not made.
 
+use crate::base::parallel;
 use crate::build::lookup;
 use crate::family::copy::{Done, Generation};
 use crate::family::facts;
@@ -18,6 +19,7 @@ use crate::{Error, Interrupt, Target};
 use addr::ReadMemory;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Raised};
 
@@ -83,6 +85,7 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
     let lookup = lookup::find(parent, &image)?;
     let head = Head::new(parent, &image, &lookup, generation.marks())?;
     let (mut report, mut stops) = (MembersReport::default(), Vec::new());
+    let stopped = AtomicUsize::new(0);
     let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
     let tick = facts::now().unwrap_or(u64::MAX);
     for _ in 0..LISTINGS {
@@ -91,29 +94,23 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
         if new.is_empty() {
             break;
         }
-        for member in new {
-            report.found += 1;
-            match interrupt.check() {
-                Err(e @ Error::Interrupted { .. }) => {
-                    report.left_alone.extend(left_alone(member, &e));
-                    continue;
-                }
-                outcome => outcome?,
-            }
-            let outcome = head.join(member).and_then(|member| {
+        report.found += new.len();
+        let outcomes = parallel::map_waiting(&new, |&member| {
+            let _favoured = Raised::favoured();
+            let outcome = interrupt.check().and_then(|()| head.join(member)).and_then(|member| {
                 still_stands(parent)?;
                 generation.put_in(&member)
             });
+            let stops = outcome.as_ref().map_or(0, |done| done.stops().len());
+            pause(stopped.fetch_add(stops, Ordering::Relaxed) + stops, begun);
+            outcome
+        });
+        for (member, outcome) in new.into_iter().zip(outcomes) {
+            stops.extend(outcome.as_ref().map_or(&[][..], Done::stops));
             match outcome {
                 Ok(Done::Nothing) => report.in_force += 1,
-                Ok(Done::Redone(toggle)) => {
-                    report.redone += 1;
-                    stops.extend(toggle.stops);
-                }
-                Ok(Done::Installed(toggle)) => {
-                    report.installed += 1;
-                    stops.extend(toggle.stops);
-                }
+                Ok(Done::Redone(_)) => report.redone += 1,
+                Ok(Done::Installed(_)) => report.installed += 1,
                 Err(e) => {
                     still_stands(parent)?;
                     match left_alone(member, &e) {
@@ -122,7 +119,6 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
                     }
                 }
             }
-            pause(stops.len(), begun);
         }
     }
     report.stops = stops.len();

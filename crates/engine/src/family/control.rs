@@ -1,5 +1,6 @@
 //! `undo` and `redo` of a family.
 
+use crate::base::parallel;
 use crate::family::align::{self, LeftAlone, MembersReport};
 use crate::family::facts;
 use crate::family::members::Fact;
@@ -96,10 +97,11 @@ fn undo_members(parent: Pid, tick: u64, answer: &mut FamilyUndone) -> Vec<f64> {
         if unsettled.is_empty() {
             break;
         }
-        for member in unsettled {
+        let outcomes = parallel::map_waiting(&unsettled, |member| control::undo(member.pid));
+        for (member, outcome) in unsettled.into_iter().zip(outcomes) {
             let id = (member.pid, member.start);
             found.insert(id);
-            match control::undo(member.pid) {
+            match outcome {
                 Ok(toggled) => {
                     answer.undone += 1;
                     stops.push(toggled.stop_ms.max);

@@ -14,6 +14,7 @@ use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// A generation of a parent, as it can be installed in a member.
 pub(crate) struct Generation {
@@ -33,6 +34,16 @@ pub(crate) enum Done {
     Redone(ToggleReport),
     /// The parent's clones were installed.
     Installed(ToggleReport),
+}
+
+impl Done {
+    /// Returns how long the member was stopped, each time.
+    pub(crate) fn stops(&self) -> &[Duration] {
+        match self {
+            Self::Nothing => &[],
+            Self::Redone(toggle) | Self::Installed(toggle) => &toggle.stops,
+        }
+    }
 }
 
 impl Generation {
