@@ -152,7 +152,8 @@ impl Generation {
         if before + mapped > MEMORY_CAP {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
-        memory_limit::check(pid, &self.caches, None, tracee::preflight(pid)?.threads)?;
+        let threads = u32::try_from(target.process.threads()?.len()).unwrap_or(u32::MAX);
+        memory_limit::check(pid, &self.caches, None, threads)?;
         let mut taken = holes(&target.maps);
         taken.extend(ranges.iter().map(|r| (*r, Hole::Plain)));
         taken.sort_by_key(|(r, _)| r.start);
