@@ -14,6 +14,7 @@ use crate::count::sampling;
 use crate::family::kin::Kin;
 use crate::plan::candidates;
 use crate::plan::estimate;
+use crate::plan::samples::Samples;
 use crate::records::notes::Notes;
 use crate::records::profile_store::{self, Taken};
 use crate::session::lock::TargetLock;
@@ -76,7 +77,10 @@ pub fn capture(
         interrupt: how.interrupt.watching(&target.process),
         ..OptimizeOptions::default()
     };
-    let read = read(&target, how, options, progress).map_err(|e| target.cause(e));
+    let taken = sampled(&target, options, progress).map_err(|e| target.cause(e))?;
+    // The process may have loaded and unloaded code while it was sampled.
+    let target = Target::open(pid).map_err(|e| target.cause(e))?;
+    let read = read(&target, how, options, taken, progress).map_err(|e| target.cause(e));
     let (generation, capture) = read?;
     let exe = capture.inputs.exe.clone();
     let replayed = capture.rebuild(&how.interrupt);
@@ -98,9 +102,11 @@ fn read(
     target: &Target,
     how: &CaptureOptions,
     options: &OptimizeOptions,
+    taken: Option<Samples>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Option<u32>, Capture), Error> {
-    let found = inputs(target, options, progress)?;
+    progress(Progress::Analysing);
+    let found = inputs(target, options, taken)?;
     progress(Progress::Building);
     let (pristine, files) = (target.pristine(), target.files());
     let (memory, read) = (Recorder::new(&pristine), FileRecorder::new(&files));
@@ -130,14 +136,29 @@ struct Found {
     generation: Option<u32>,
 }
 
-fn inputs(
+/// Samples a process that holds no clones with a profile.
+fn sampled(
     target: &Target,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Found, Error> {
-    let process = &target.process;
+) -> Result<Option<Samples>, Error> {
     progress(Progress::Reading);
-    let notes = target.installed.as_ref().and_then(|i| Some((i.generation(), Notes::of(process, i)?)));
+    match notes(target) {
+        Some(_) => Ok(None),
+        None => sampling::take(&target.process, &Kin::default(), options, Vec::new(), progress).map(Some),
+    }
+}
+
+/// Returns the newest generation of a process, and its notes.
+fn notes(target: &Target) -> Option<(u32, Notes)> {
+    let installed = target.installed.as_ref()?;
+    Some((installed.generation(), Notes::of(&target.process, installed)?))
+}
+
+/// Returns the inputs of a rebuild by samples, or else by the profile of the newest generation.
+fn inputs(target: &Target, options: &OptimizeOptions, taken: Option<Samples>) -> Result<Found, Error> {
+    let process = &target.process;
+    let notes = if taken.is_none() { notes(target) } else { None };
     let mut inputs = Inputs {
         whet: env!("CARGO_PKG_VERSION").to_owned(),
         pid: process.pid().0,
@@ -148,18 +169,13 @@ fn inputs(
     };
     let generation = notes.as_ref().map(|(generation, _)| *generation);
     let pristine = target.pristine();
-    let samples = match notes {
-        Some((_, notes)) => {
-            inputs.shuffle = notes.shuffle;
-            inputs.without = notes.without;
-            inputs.profile = notes.profile;
-            let refused = notes.functions.iter().filter(|f| f.clone.is_none());
-            inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
-            None
-        }
-        None => Some(sampling::take(process, &Kin::default(), options, Vec::new(), progress)?),
-    };
-    progress(Progress::Analysing);
+    if let Some((_, notes)) = notes {
+        inputs.shuffle = notes.shuffle;
+        inputs.without = notes.without;
+        inputs.profile = notes.profile;
+        let refused = notes.functions.iter().filter(|f| f.clone.is_none());
+        inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
+    }
     let image = target.image()?;
     let lookup = lookup::find(target, &image);
     let files = prepare::file_texts(target, &image);
@@ -171,7 +187,7 @@ fn inputs(
         inputs.originals.extend(kept.iter().map(|&f| (entry(&program, f), Reason::RuntimeInternal)));
     }
     program.keep(inputs.kept.iter().map(|&at| Avma(at)));
-    if let Some(samples) = samples {
+    if let Some(samples) = taken {
         let chosen = candidates::choose(&program, &samples, options, None)?;
         let chosen = profile_store::counted(estimate::infer(chosen, &samples), &samples);
         inputs.refused = chosen.refused.iter().map(|r| (entry(&program, r.0), r.1)).collect();
@@ -210,7 +226,8 @@ mod tests {
             // Otherwise a capture that failed earlier would leave the test waiting.
             child.kill().unwrap();
             child.wait().unwrap();
-            assert_eq!(outcome.map_err(|e| e.exit_code()).unwrap_err(), ExitCode::Gone, "{step}");
+            let error = outcome.unwrap_err();
+            assert_eq!(error.exit_code(), ExitCode::Gone, "{step}: {error}");
             assert!(!file.exists());
         }
     }
