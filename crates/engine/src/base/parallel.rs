@@ -7,8 +7,8 @@ const CORES: usize = 2;
 /// The number of shares for each core: some shares take longer than others.
 const SHARES: usize = 8;
 
-/// The number of threads for work that waits for processes.
-const WAITING: usize = 8;
+/// The most threads for work that waits for processes.
+const MOST_WAITING: usize = 16;
 
 /// Applies `work`, which computes, to each item. Results have the order of `items`, whichever thread computed
 /// them.
@@ -16,9 +16,15 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     map_by(CORES, items.len().div_ceil(CORES * SHARES), items, work)
 }
 
-/// Same as [`map`] for work that mostly waits: for a CPU on a busy machine, or for other processes.
-pub(crate) fn map_waiting<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    map_by(WAITING, 1, items, work)
+/// Same as [`map`] for work on processes, which mostly waits for them. It is done by `per_cpu` threads for each
+/// CPU: the more there are, the sooner it ends, and the less CPU time is left to the processes meanwhile.
+pub(crate) fn map_waiting<T: Sync, R: Send>(
+    per_cpu: usize,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    map_by((per_cpu * cpus).min(MOST_WAITING), 1, items, work)
 }
 
 /// Applies `work` to each item by some threads, each of which takes `share` items at a time.
@@ -60,7 +66,7 @@ mod tests {
             let items: Vec<usize> = (0..n).collect();
             let doubled: Vec<usize> = items.iter().map(|i| i * 2).collect();
             assert_eq!(super::map(&items, |i| i * 2), doubled);
-            assert_eq!(super::map_waiting(&items, |i| i * 2), doubled);
+            assert_eq!(super::map_waiting(2, &items, |i| i * 2), doubled);
         }
     }
 }

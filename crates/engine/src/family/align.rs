@@ -95,7 +95,7 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
             break;
         }
         report.found += new.len();
-        let outcomes = parallel::map_waiting(&new, |&member| {
+        let outcomes = parallel::map_waiting(1, &new, |&member| {
             let _favoured = Raised::favoured();
             let outcome = interrupt.check().and_then(|()| head.join(member)).and_then(|member| {
                 still_stands(parent)?;

@@ -97,7 +97,8 @@ fn undo_members(parent: Pid, tick: u64, answer: &mut FamilyUndone) -> Vec<f64> {
         if unsettled.is_empty() {
             break;
         }
-        let outcomes = parallel::map_waiting(&unsettled, |member| control::undo(member.pid));
+        // An operator's undo is worth more CPU time than a redo.
+        let outcomes = parallel::map_waiting(2, &unsettled, |member| control::undo(member.pid));
         for (member, outcome) in unsettled.into_iter().zip(outcomes) {
             let id = (member.pid, member.start);
             found.insert(id);
