@@ -17,7 +17,7 @@ work=$(mktemp -d)
 busy=
 ends() {
     if [[ -n $busy ]]; then kill "$busy" 2>/dev/null || true; fi
-    umount "$work/archive/proc" 2>/dev/null || true
+    umount "$work/archive/proc" "$work/archive/sys" 2>/dev/null || true
     rm -rf "$work"
 }
 trap ends EXIT
@@ -50,7 +50,7 @@ done
 
 # The programs of the archives on a system whose only other files are a program and musl.
 archive=$work/archive
-mkdir -p "$archive"/{proc,tmp,run,lib}
+mkdir -p "$archive"/{proc,sys,tmp,run,lib}
 for name in whet whet-fleet; do
     tar xzf $name-[0-9]*-x86_64.tar.gz -C "$archive"
     said=$(chroot "$archive" "/usr/bin/$name" --version)
@@ -72,6 +72,7 @@ BUSY
 musl-gcc -O2 -funwind-tables -o "$archive/busy" "$work/busy.c"
 cp -L /lib/ld-musl-x86_64.so.1 "$archive/lib/"
 mount -t proc proc "$archive/proc"
+mount -t sysfs -o ro sysfs "$archive/sys"
 chroot "$archive" /busy >"$work/said" &
 busy=$!
 whet() { chroot "$archive" /usr/bin/whet "$@"; }
