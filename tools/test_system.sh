@@ -90,7 +90,8 @@ inside() {
     sed -i "s|^#:spool = .*|spool = \"/var/spool/whet\"|; s|^#:keys = .*|keys = [\"$public\"]|" /etc/whet.toml
     systemctl daemon-reload
     shown systemctl enable --now whet-fleet.path || fail "no path unit"
-    shown systemctl reload whet
+    # Its mount namespace is older than the spool folder.
+    shown systemctl restart whet
     for ((tries = 0; tries < 60; tries++)); do
         [[ $(runs) != 0 ]] && break
         sleep 1
