@@ -6,7 +6,7 @@
 demo:
 	tools/demo.sh
 
-# All tests, in under fifteen minutes on two cores: of three at once one mostly waits.
+# All tests, in under twenty-five minutes on two cores: of three at once one mostly waits.
 test: setup
 	RUST_TEST_THREADS=3 cargo test --workspace --no-fail-fast
 	WHET=target/debug/whet tools/acceptance.sh short

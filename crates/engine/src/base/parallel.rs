@@ -16,8 +16,8 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     map_by(CORES, items.len().div_ceil(CORES * SHARES), items, work)
 }
 
-/// Same as [`map`] for work on processes, which mostly waits for them. It is done by `per_cpu` threads for each
-/// CPU: the more there are, the sooner it ends, and the less CPU time is left to the processes meanwhile.
+/// Same as [`map`] for work on processes, which mostly waits for them. There are `per_cpu` threads for each CPU.
+/// With more threads the work ends sooner, but until then the processes get less CPU time.
 pub(crate) fn map_waiting<T: Sync, R: Send>(
     per_cpu: usize,
     items: &[T],

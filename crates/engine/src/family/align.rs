@@ -70,6 +70,7 @@ pub struct LeftAlone {
 /// Members that were changed until then are in order. After an interrupt, the other members are left alone.
 pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport, Error> {
     let begun = Instant::now();
+    // New threads have the priority of the thread that starts them.
     let _favoured = Raised::favoured();
     let (process, _lock) = TargetLock::open(parent)?;
     let interrupt = interrupt.watching(&process);
@@ -96,7 +97,6 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
         }
         report.found += new.len();
         let outcomes = parallel::map_waiting(1, &new, |&member| {
-            let _favoured = Raised::favoured();
             let outcome = interrupt.check().and_then(|()| head.join(member)).and_then(|member| {
                 still_stands(parent)?;
                 generation.put_in(&member)

@@ -77,10 +77,10 @@ pub fn capture(
         interrupt: how.interrupt.watching(&target.process),
         ..OptimizeOptions::default()
     };
-    let taken = sampled(&target, options, progress).map_err(|e| target.cause(e))?;
+    let basis = basis(&target, options, progress).map_err(|e| target.cause(e))?;
     // The process may have loaded and unloaded code while it was sampled.
     let target = Target::open(pid).map_err(|e| target.cause(e))?;
-    let read = read(&target, how, options, taken, progress).map_err(|e| target.cause(e));
+    let read = read(&target, how, options, basis, progress).map_err(|e| target.cause(e));
     let (generation, capture) = read?;
     let exe = capture.inputs.exe.clone();
     let replayed = capture.rebuild(&how.interrupt);
@@ -102,11 +102,11 @@ fn read(
     target: &Target,
     how: &CaptureOptions,
     options: &OptimizeOptions,
-    taken: Option<Samples>,
+    basis: Basis,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Option<u32>, Capture), Error> {
     progress(Progress::Analysing);
-    let found = inputs(target, options, taken)?;
+    let found = inputs(target, options, basis)?;
     progress(Progress::Building);
     let (pristine, files) = (target.pristine(), target.files());
     let (memory, read) = (Recorder::new(&pristine), FileRecorder::new(&files));
@@ -136,29 +136,30 @@ struct Found {
     generation: Option<u32>,
 }
 
-/// Samples a process that holds no clones with a profile.
-fn sampled(
+/// What tells which functions are hot.
+enum Basis {
+    /// The newest generation of clones, by its notes.
+    Clones(u32, Box<Notes>),
+    /// Samples of a process that holds none.
+    Samples(Samples),
+}
+
+fn basis(
     target: &Target,
     options: &OptimizeOptions,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Option<Samples>, Error> {
+) -> Result<Basis, Error> {
     progress(Progress::Reading);
-    match notes(target) {
-        Some(_) => Ok(None),
-        None => sampling::take(&target.process, &Kin::default(), options, Vec::new(), progress).map(Some),
-    }
-}
-
-/// Returns the newest generation of a process, and its notes.
-fn notes(target: &Target) -> Option<(u32, Notes)> {
-    let installed = target.installed.as_ref()?;
-    Some((installed.generation(), Notes::of(&target.process, installed)?))
-}
-
-/// Returns the inputs of a rebuild by samples, or else by the profile of the newest generation.
-fn inputs(target: &Target, options: &OptimizeOptions, taken: Option<Samples>) -> Result<Found, Error> {
     let process = &target.process;
-    let notes = if taken.is_none() { notes(target) } else { None };
+    let notes = target.installed.as_ref().and_then(|i| Some((i.generation(), Notes::of(process, i)?)));
+    Ok(match notes {
+        Some((generation, notes)) => Basis::Clones(generation, Box::new(notes)),
+        None => Basis::Samples(sampling::take(process, &Kin::default(), options, Vec::new(), progress)?),
+    })
+}
+
+fn inputs(target: &Target, options: &OptimizeOptions, basis: Basis) -> Result<Found, Error> {
+    let process = &target.process;
     let mut inputs = Inputs {
         whet: env!("CARGO_PKG_VERSION").to_owned(),
         pid: process.pid().0,
@@ -167,15 +168,18 @@ fn inputs(target: &Target, options: &OptimizeOptions, taken: Option<Samples>) ->
         auxv: process.auxv()?.as_chunks::<8>().0.iter().map(|w| u64::from_le_bytes(*w)).collect(),
         ..Inputs::default()
     };
-    let generation = notes.as_ref().map(|(generation, _)| *generation);
     let pristine = target.pristine();
-    if let Some((_, notes)) = notes {
-        inputs.shuffle = notes.shuffle;
-        inputs.without = notes.without;
-        inputs.profile = notes.profile;
-        let refused = notes.functions.iter().filter(|f| f.clone.is_none());
-        inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
-    }
+    let (generation, taken) = match basis {
+        Basis::Clones(generation, notes) => {
+            inputs.shuffle = notes.shuffle;
+            inputs.without = notes.without;
+            inputs.profile = notes.profile;
+            let refused = notes.functions.iter().filter(|f| f.clone.is_none());
+            inputs.refused = refused.map(|f| (f.at, f.samples)).collect();
+            (Some(generation), None)
+        }
+        Basis::Samples(samples) => (None, Some(samples)),
+    };
     let image = target.image()?;
     let lookup = lookup::find(target, &image);
     let files = prepare::file_texts(target, &image);
