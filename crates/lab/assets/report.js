@@ -30,7 +30,7 @@
     // The library would make a lighter colour of its own under the pointer, which it cannot of a variable.
     const own = { ...s, color: colour(s.color), connectNulls: false, emphasis: { disabled: true } };
     if (s.shift) own.symbolOffset = [s.shift, 0];
-    if (s.type === "line") own.lineStyle = { width: 2, type: s.dashed ? "dashed" : "solid" };
+    if (s.type === "line") own.lineStyle = { width: s.apart ? 0 : 2, type: s.dashed ? "dashed" : "solid" };
     if (s.markLine) own.markLine = { ...s.markLine, label: { ...s.markLine.label, color: colour("--faint"), textBorderWidth: 0 },
       lineStyle: { color: colour("--faint"), type: "dotted" } };
     return own;

@@ -60,6 +60,16 @@ pub enum Command {
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
+    /// Write the reports of many runs, and one page that links to them: the gains and the A/A control of each.
+    #[command(after_help = "Example:\n  whet-lab index lab-runs/*/ -o lab-runs/index.html")]
+    Index {
+        /// The folders of the runs.
+        #[arg(required = true)]
+        runs: Vec<PathBuf>,
+        /// The page.
+        #[arg(short, long, value_name = "FILE")]
+        output: PathBuf,
+    },
     /// Compute from the noise of a run how many pairs of windows find a gain of 1%, 3% or 10%.
     #[command(
         after_help = "Example:\n  whet-lab power lab-runs/null\n\nEach experiment draws pairs from the run's noise. A gain is found if the 95% interval lies above 1."

@@ -3,10 +3,16 @@
 use crate::clock;
 use crate::error::Error;
 use crate::record::{Event, Head, Record, Step, VERSION};
+use flate2::read::GzDecoder;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+/// The raw data of a published run: `data.jsonl`, compressed by gzip.
+const COMPRESSED: &str = "data.jsonl.gz";
+/// The most bytes that compressed data may become. A run of a day writes some tens of MB.
+const MOST_DATA: u64 = 1 << 30;
 
 /// A folder that is being written.
 #[derive(Debug)]
@@ -53,9 +59,17 @@ impl Folder {
     /// the disk was full) is removed.
     ///
     /// # Errors
-    /// [`Error::File`] if `data.jsonl` cannot be read or written.
+    /// [`Error::Usage`] if the run's data is compressed; [`Error::File`] if `data.jsonl` cannot be read or
+    /// written.
     pub fn reopen(run: &Run) -> Result<Self, Error> {
         let path = run.path.join("data.jsonl");
+        let packed = run.path.join(COMPRESSED);
+        if !path.exists() && packed.exists() {
+            return Err(Error::Usage(format!(
+                "the data of this run is compressed; `gunzip {}`, then resume",
+                packed.display()
+            )));
+        }
         let bytes = fs::read(&path).map_err(Error::file(&path))?;
         let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1) as u64;
         let mut data = OpenOptions::new().write(true).open(&path).map_err(Error::file(&path))?;
@@ -107,6 +121,22 @@ impl Folder {
     }
 }
 
+/// Returns the content of `data.jsonl`, or that of the compressed file if there is no other.
+fn data(path: &Path) -> std::io::Result<String> {
+    match fs::read_to_string(path.join("data.jsonl")) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        other => return other,
+    }
+    // The error of a folder without data names the file that a run writes.
+    let Ok(packed) = File::open(path.join(COMPRESSED)) else { return Err(ErrorKind::NotFound.into()) };
+    let mut text = String::new();
+    GzDecoder::new(packed).take(MOST_DATA + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_DATA {
+        return Err(ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
 fn done(records: &[Record]) -> BTreeSet<Step> {
     records.iter().filter(|r| matches!(r.event, Event::Done { .. })).map(|r| r.step.clone()).collect()
 }
@@ -127,8 +157,7 @@ impl Run {
             return Err(no_run(format!("its version is {found}, this lab reads {VERSION}")));
         }
         let head: Head = serde_json::from_value(value).map_err(|e| no_run(format!("run.json: {e}")))?;
-        let text =
-            fs::read_to_string(path.join("data.jsonl")).map_err(|e| no_run(format!("data.jsonl: {e}")))?;
+        let text = data(path).map_err(|e| no_run(format!("data.jsonl: {e}")))?;
         let whole = text.rfind('\n').map_or(0, |i| i + 1);
         let mut records = Vec::new();
         for (n, line) in text.get(..whole).unwrap_or_default().lines().enumerate() {

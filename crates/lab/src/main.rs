@@ -58,6 +58,7 @@ fn main() -> ExitCode {
             Format::Human => report::write(&run, output.as_deref()).map(|p| p.display().to_string()),
         })),
         Command::Compare { runs, output } => answer(report::compare(&runs, output.as_deref())),
+        Command::Index { runs, output } => answer(report::index(&runs, &output)),
         Command::Power { run } => answer(Run::read(&run).map(|run| report::power(&run))),
         Command::Guard { parent, cpus, command } => {
             let e = guard::become_child(parent, &cpus, &command);

@@ -115,18 +115,24 @@ impl Step {
         let place = place.clone();
         Self { server: server.to_owned(), load: load.to_owned(), place, cpus: None, threads }
     }
+
+    /// Describes all of the step but its server. Steps with equal words are comparable between servers.
+    pub fn without_server(&self) -> String {
+        let mut words = self.load.clone();
+        for (n, place) in self.place.words().iter().enumerate() {
+            words += if n == 0 && self.place.storage.is_some() { " " } else { ", " };
+            words += place;
+        }
+        if let Some(cpus) = self.cpus {
+            words += &format!(", {cpus} CPU{}", if cpus == 1 { "" } else { "s" });
+        }
+        format!("{words}, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+    }
 }
 
 impl std::fmt::Display for Step {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.server, self.load)?;
-        for (n, words) in self.place.words().iter().enumerate() {
-            write!(f, "{}{words}", if n == 0 && self.place.storage.is_some() { " " } else { ", " })?;
-        }
-        if let Some(cpus) = self.cpus {
-            write!(f, ", {cpus} CPU{}", if cpus == 1 { "" } else { "s" })?;
-        }
-        write!(f, ", {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+        write!(f, "{} {}", self.server, self.without_server())
     }
 }
 

@@ -27,13 +27,9 @@ impl Column {
     }
 }
 
-/// What two points must have in common to be compared: all of the step but the server.
+/// What two points must have in common to be compared.
 fn key(p: &Point) -> String {
-    let mut words = vec![p.step.load.clone()];
-    words.extend(p.step.place.words());
-    words.extend(p.step.cpus.map(|n| format!("{n} CPU{}", if n == 1 { "" } else { "s" })));
-    words.push(format!("{} thread{}", p.step.threads, if p.step.threads == 1 { "" } else { "s" }));
-    words.join(", ")
+    p.step.without_server()
 }
 
 /// Returns the keys that at least two runs have, in the order of the runs.

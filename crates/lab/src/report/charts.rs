@@ -4,9 +4,9 @@
 //! The page itself defines the series type `interval`: `[x, low, high]`, drawn as a line with ends, beside
 //! the point of a line or on a bar.
 
-use super::figures::{self, Point, SideFigures};
+use super::figures::{Point, SideFigures, grouped};
 use super::tables::one_of;
-use crate::record::{Second, Side};
+use crate::record::Side;
 use crate::stats::Estimate;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,8 +24,6 @@ pub struct Chart {
 
 /// Returns a gain of a point.
 type Gain = fn(&Point) -> Option<Estimate>;
-/// Returns a figure of a second.
-pub(super) type OfSecond = fn(&Second) -> f64;
 
 /// The look of a series. Series differ without colours too, for print.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +80,15 @@ pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [V
     ]
 }
 
+/// As [`line`], without the line between the points: for values that have no order.
+pub(super) fn dots(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [Value; 2] {
+    let [mut points, intervals] = line(name, look, estimates);
+    if let Some(points) = points.as_object_mut() {
+        points.insert("apart".to_owned(), json!(true));
+    }
+    [points, intervals]
+}
+
 /// Draws bars of both sides from zero, with their intervals. The side without clones comes first, as it was
 /// first in time.
 fn bars(points: &[&Point], names: [&str; 2], get: fn(&SideFigures) -> Estimate) -> Vec<Value> {
@@ -110,18 +117,12 @@ pub fn over_threads_where_varied(points: &[Point], unit: &str, names: [&str; 2])
 /// Returns the points that differ only in the number of threads, with the title of each group. A load that
 /// ran with only one number of threads is left out.
 pub(super) fn by_threads(points: &[Point]) -> Vec<(String, Vec<&Point>)> {
-    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
-    for p in points.iter().filter(|p| !p.sides.is_empty()) {
-        let mut title =
-            [vec![p.step.load.clone(), p.step.server.clone()], p.step.place.words()].concat().join(", ");
-        if let Some(cpus) = p.step.cpus {
-            title = format!("{title}, {cpus} CPUs");
-        }
-        match groups.iter_mut().find(|g| g.0 == title) {
-            Some(group) => group.1.push(p),
-            None => groups.push((title, vec![p])),
-        }
-    }
+    let title = |p: &Point| {
+        let cpus = p.step.cpus.map(|n| format!("{n} CPUs"));
+        let names = vec![p.step.load.clone(), p.step.server.clone()];
+        [names, p.step.place.words(), cpus.into_iter().collect()].concat().join(", ")
+    };
+    let mut groups = grouped(points.iter().filter(|p| !p.sides.is_empty()), title);
     groups.retain(|(_, group)| group.len() > 1);
     groups
 }
@@ -189,7 +190,7 @@ pub fn over_cpus(points: &[Point], unit: &str, names: [&str; 2]) -> Option<Chart
 }
 
 /// Adds the line of no difference.
-fn mark_one(series: &mut [Value]) {
+pub(super) fn mark_one(series: &mut [Value]) {
     if let Some(first) = series.first_mut().and_then(Value::as_object_mut) {
         first.insert(
             "markLine".to_owned(),
@@ -232,18 +233,14 @@ fn short_names(points: &[&Point]) -> Vec<String> {
 /// and load.
 pub fn cpu_use(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let points: Vec<&Point> = points.iter().filter(|p| !p.sides.is_empty()).collect();
-    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
-    for p in &points {
-        let title = if points.len() > GROUPS {
+    let many = points.len() > GROUPS;
+    let groups = grouped(points.into_iter(), |p| {
+        if many {
             format!("{}, {}: CPU use of the server", p.step.load, p.step.server)
         } else {
             "CPU use of the server".to_owned()
-        };
-        match groups.iter_mut().find(|g| g.0 == title) {
-            Some(group) => group.1.push(p),
-            None => groups.push((title, vec![p])),
         }
-    }
+    });
     let chart = |(title, group): (String, Vec<&Point>)| Chart {
         title,
         note: "CPUs in use, medians of the windows, 95% intervals. The axis begins at zero.".to_owned(),
@@ -289,78 +286,6 @@ pub fn percentiles(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
         }
     }
     charts
-}
-
-/// Draws the figures of each second over time.
-pub fn over_time(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
-    let mut charts = Vec::new();
-    let kinds: [(&str, &str, OfSecond); 5] = [
-        ("transactions per second", "transactions/s", |s| s.tps),
-        ("response time, 95th percentile", "ms", |s| s.p95_ms),
-        ("CPU use of the server", "CPUs", |s| s.cpus),
-        ("idle CPU of the machine", "%", |s| (s.idle - s.iowait.unwrap_or(0.0)) * 100.0),
-        ("CPU waiting for a disk", "%", |s| s.iowait.unwrap_or(0.0) * 100.0),
-    ];
-    for p in points.iter().filter(|p| !p.seconds.is_empty()) {
-        for (title, unit, get) in kinds {
-            // On a memory disk, and in older runs, nothing waits.
-            if p.seconds.iter().all(|s| get(s) == 0.0) {
-                continue;
-            }
-            let mut series = Vec::new();
-            for ((side, name), look) in Side::BOTH.into_iter().zip(names).zip(LOOKS) {
-                // The line has a gap at each block of the other side.
-                let mut data: Vec<Value> = Vec::new();
-                let mut block = None;
-                for s in p.seconds.iter().filter(|s| s.side == side) {
-                    if block.is_some_and(|b| b != s.pair) {
-                        data.push(json!([round(s.at - 0.5), null]));
-                    }
-                    block = Some(s.pair);
-                    data.push(json!([round(s.at), round(get(s))]));
-                }
-                series.push(
-                    json!({ "type": "line", "name": name, "color": look.colour, "dashed": look.dashed, "symbolSize": 4, "data": data }),
-                );
-            }
-            let stalls = marks(&p.seconds);
-            if let Some(first) =
-                series.first_mut().and_then(Value::as_object_mut).filter(|_| !stalls.is_empty())
-            {
-                first.insert(
-                    "markLine".to_owned(),
-                    json!({ "silent": true, "symbol": "none", "label": { "formatter": "{b}", "fontSize": 10 }, "data": stalls }),
-                );
-            }
-            charts.push(Chart {
-                title: format!("{}: {title}", p.step),
-                note: "Each second; blocks with and without in turn. A dotted line is a stall; of those close together the first is named. \
-                       The axis begins at zero."
-                    .to_owned(),
-                option: json!({
-                    "xAxis": { "type": "value", "name": "seconds" },
-                    "yAxis": axis(unit, true),
-                    "series": series,
-                }),
-            });
-        }
-    }
-    charts
-}
-
-/// Returns stalls as lines to draw. A stall gets no name if it is too close to the last name.
-fn marks(seconds: &[Second]) -> Vec<Value> {
-    let mut free = f64::NEG_INFINITY;
-    let room = seconds.iter().map(|s| s.at).fold(0.0, f64::max) / 5.0;
-    let mut all = Vec::new();
-    for (at, what) in figures::stalls(seconds) {
-        let name = if at >= free { what } else { "" };
-        if !name.is_empty() {
-            free = at + room;
-        }
-        all.push(json!({ "xAxis": round(at), "name": name }));
-    }
-    all
 }
 
 /// Draws the gains of two runs.

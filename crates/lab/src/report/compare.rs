@@ -49,13 +49,11 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
             title: "whet-lab compare".to_owned(),
             lead: of_all(&|c, r| headline(&c.points, r.head.scenario.unit(), c.names)),
             facts: columns.iter().zip(&runs).map(|(c, r)| fact(c, r)).collect(),
-            findings: Vec::new(),
-            broken: Vec::new(),
-            unsteady: Vec::new(),
             charts,
             tables,
             method: vec!["Ratios of medians of paired ratios, each side resampled by itself.".to_owned()],
             figures: "[]".to_owned(),
+            ..Page::default()
         };
         put(path, &render(&page)?)?;
     }

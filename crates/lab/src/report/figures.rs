@@ -96,6 +96,12 @@ pub struct SideFigures {
     pub idle: f64,
     /// Median share in which CPUs were idle and a disk request was outstanding, where recorded.
     pub iowait: Option<f64>,
+    /// Queries per second of each window, for comparing servers.
+    #[serde(skip)]
+    pub rates: Vec<f64>,
+    /// CPU seconds per query of each window, likewise.
+    #[serde(skip)]
+    pub costs: Vec<f64>,
     /// Queries in all windows.
     pub queries: f64,
     /// Hardware events summed over all windows.
@@ -223,18 +229,37 @@ impl SideFigures {
         for (name, count) in windows.iter().flat_map(|w| &w.events) {
             *events.entry(name.clone()).or_default() += count;
         }
+        let (rates, costs) = (all(rate), all(cost));
         Some(Self {
-            rate: stats::bootstrap_median(&all(rate), seed)?,
-            cpu_us: stats::median(&all(cost))? * 1e6,
+            rate: stats::bootstrap_median(&rates, seed)?,
+            cpu_us: stats::median(&costs)? * 1e6,
             cpus: stats::bootstrap_median(&all(cpus), seed)?,
             idle: stats::median(&all(|w| share(w.idle, w)))?,
             iowait: stats::median(&waits),
+            rates,
+            costs,
             queries: all(count).iter().sum(),
             events,
             counted: windows.iter().filter_map(|w| w.counted).reduce(f64::min),
             each: windows.iter().map(|w| w.events.clone()).filter(|e| !e.is_empty()).collect(),
         })
     }
+}
+
+/// Groups points by a key, in the order in which the keys come.
+pub fn grouped<'a>(
+    points: impl Iterator<Item = &'a Point>,
+    key: impl Fn(&Point) -> String,
+) -> Vec<(String, Vec<&'a Point>)> {
+    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
+    for p in points {
+        let key = key(p);
+        match groups.iter_mut().find(|g| g.0 == key) {
+            Some(group) => group.1.push(p),
+            None => groups.push((key, vec![p])),
+        }
+    }
+    groups
 }
 
 /// Returns the pairs of which both windows were measured, each with clones first.
@@ -244,29 +269,6 @@ fn pairs<'a>(windows: &[&'a Window]) -> Vec<(&'a Window, &'a Window)> {
         pairs.entry(w.pair).or_default().insert(w.side, w);
     }
     pairs.values().filter_map(|p| Some((*p.get(&Side::With)?, *p.get(&Side::Without)?))).collect()
-}
-
-/// Returns the seconds in which a load nearly stood still (under 60% of its side's median), with their kind.
-/// In a checkpoint stall, the server wrote more than twice its median number of pages.
-pub fn stalls(seconds: &[Second]) -> Vec<(f64, &'static str)> {
-    let mut found = Vec::new();
-    for side in Side::BOTH {
-        let mine: Vec<&Second> = seconds.iter().filter(|s| s.side == side).collect();
-        let rates: Vec<f64> = mine.iter().map(|s| s.tps).collect();
-        #[expect(clippy::cast_precision_loss, reason = "pages of a second")]
-        let pages: Vec<f64> = mine.iter().map(|s| s.flushed as f64).collect();
-        let (Some(usual), Some(pages_usual)) = (stats::median(&rates), stats::median(&pages)) else {
-            continue;
-        };
-        for (second, pages) in mine.iter().zip(pages).filter(|(s, _)| s.tps < 0.6 * usual) {
-            found.push((
-                second.at,
-                if pages > 2.0 * pages_usual.max(1.0) { "checkpoint stall" } else { "stall" },
-            ));
-        }
-    }
-    found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    found
 }
 
 fn is_sound(w: &Window) -> bool {
@@ -357,30 +359,6 @@ mod tests {
             assert!((figures.queries * 1e6 / figures.events["cycles"] - 1.0).abs() < 1e-9);
         }
         assert!((point.sides[&Side::With].queries - 1200.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn checkpoint_stalls_differ_from_other_stalls() {
-        let second = |at: f64, tps: f64, flushed: u64| Second {
-            at,
-            pair: 0,
-            side: Side::With,
-            tps,
-            response_ms: 1.0,
-            p95_ms: 1.0,
-            idle: 0.0,
-            iowait: None,
-            cpus: 1.0,
-            flushed,
-        };
-        let seconds = [
-            second(1.0, 100.0, 10),
-            second(2.0, 98.0, 12),
-            second(3.0, 20.0, 900),
-            second(4.0, 101.0, 8),
-            second(5.0, 30.0, 9),
-        ];
-        assert_eq!(stalls(&seconds), [(3.0, "checkpoint stall"), (5.0, "stall")]);
     }
 
     #[test]

@@ -2,20 +2,12 @@
 
 use super::figures::Point;
 use super::tables::one_of;
-use crate::stats::Estimate;
+use crate::stats::{self, Estimate};
 
 /// Returns one sentence with the gains of all points.
 pub fn headline(points: &[Point], unit: &str, names: [&str; 2]) -> String {
-    let best = |get: fn(&Point) -> Option<Estimate>| {
-        let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
-        Some((
-            all.iter().copied().reduce(f64::min)?,
-            crate::stats::median(&all)?,
-            all.iter().copied().reduce(f64::max)?,
-        ))
-    };
-    let words = |name: &str, range: Option<(f64, f64, f64)>| {
-        range.map(|(low, middle, high)| {
+    let words = |name: &str, range: Option<Estimate>| {
+        range.map(|Estimate { low, value: middle, high }| {
             if (high - low).abs() < 1e-9 {
                 format!("{name} ×{middle:.2}")
             } else {
@@ -24,8 +16,8 @@ pub fn headline(points: &[Point], unit: &str, names: [&str; 2]) -> String {
         })
     };
     let parts: Vec<String> = [
-        words(&format!("CPU time per {}, the gain is", one_of(unit)), best(|p| p.cpu_per_query)),
-        words("throughput", best(|p| p.throughput)),
+        words(&format!("CPU time per {}, the gain is", one_of(unit)), range(points, |p| p.cpu_per_query)),
+        words("throughput", range(points, |p| p.throughput)),
     ]
     .into_iter()
     .flatten()
@@ -36,4 +28,11 @@ pub fn headline(points: &[Point], unit: &str, names: [&str; 2]) -> String {
     let count = points.iter().filter(|p| p.throughput.is_some()).count();
     let points = if count == 1 { "one point".to_owned() } else { format!("{count} points") };
     format!("{} against {}, over {points}: {}.", names[0], names[1], parts.join("; "))
+}
+
+/// Returns the median of all points' gains, with the lowest and the highest.
+pub fn range(points: &[Point], get: fn(&Point) -> Option<Estimate>) -> Option<Estimate> {
+    let all: Vec<f64> = points.iter().filter_map(|p| Some(get(p)?.value)).collect();
+    let (low, high) = (all.iter().copied().reduce(f64::min)?, all.iter().copied().reduce(f64::max)?);
+    Some(Estimate { value: stats::median(&all)?, low, high })
 }

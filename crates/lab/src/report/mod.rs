@@ -7,7 +7,9 @@ mod compare;
 mod events;
 mod figures;
 mod headline;
+mod index;
 mod layout;
+mod over_time;
 mod page;
 mod power;
 mod scaling;
@@ -15,5 +17,6 @@ mod side_by_side;
 mod tables;
 
 pub use compare::compare;
+pub use index::index;
 pub use page::{summary, verdict, write};
 pub use power::power;

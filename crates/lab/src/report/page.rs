@@ -5,6 +5,7 @@ use super::events;
 use super::figures::{Point, STEAL_LIMIT};
 use super::headline::headline;
 use super::layout;
+use super::over_time;
 use super::scaling;
 use super::side_by_side;
 use super::tables::{self, Table};
@@ -99,10 +100,11 @@ fn html(run: &Run) -> Result<String, Error> {
     drawn.extend(charts::over_cpus(&points, unit, names));
     drawn.extend(charts::cpu_use(&points, names));
     drawn.extend(charts::percentiles(&points, names));
-    drawn.extend(charts::over_time(&points, names));
+    drawn.extend(over_time::charts(&points, names));
     drawn.extend(events::charts(&points, names, run.head.seed));
     drawn.extend(layout::charts(&points));
     let mut all = vec![tables::gains(&points, unit, names)];
+    all.extend(side_by_side::table(&points, unit, names, run.head.seed));
     all.extend(scaling::table(&points, names));
     all.extend(tables::seconds(&points, names));
     all.extend(tables::latencies(&points, names));
@@ -134,17 +136,31 @@ fn html(run: &Run) -> Result<String, Error> {
         tables: all,
         method: method(&run.head),
         figures,
+        ..Page::default()
     };
     render(&page)
 }
 
-/// The content of a page.
+/// A link to another page.
 #[derive(Debug, Serialize)]
+pub struct Link {
+    /// The URL.
+    pub to: String,
+    /// The text of the link.
+    pub name: String,
+    /// What is there.
+    pub words: String,
+}
+
+/// The content of a page.
+#[derive(Default, Debug, Serialize)]
 pub struct Page {
     /// Its title.
     pub title: String,
     /// One sentence with the result.
     pub lead: String,
+    /// Links to other pages.
+    pub links: Vec<Link>,
     /// What the A/A control says.
     pub control: String,
     /// Whether the page is not to be published.

@@ -1,29 +1,84 @@
 //! Several servers under the same load.
 
 use super::charts::{self, Chart, LOOKS};
-use super::figures::Point;
+use super::figures::{Point, SideFigures, grouped};
+use super::tables::{Table, one_of, ratio};
 use crate::record::Side;
-use crate::stats::Estimate;
+use crate::stats::{self, Estimate};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Draws the throughput of each load that several servers ran: lines over the number of threads if that
 /// varies, else bars.
 pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
-    // If CPUs are varied, a chart over their number has all servers already. A fixed rate is the same for all
-    // servers.
-    let compared = |p: &&Point| !p.sides.is_empty() && p.step.cpus.is_none() && p.rate.is_none();
-    let points: Vec<&Point> = points.iter().filter(compared).collect();
-    let mut groups: Vec<(String, Vec<&Point>)> = Vec::new();
-    for p in points {
-        let title =
-            std::iter::once(p.step.load.clone()).chain(p.step.place.words()).collect::<Vec<_>>().join(", ");
-        match groups.iter_mut().find(|g| g.0 == title) {
-            Some(group) => group.1.push(p),
-            None => groups.push((title, vec![p])),
+    // If CPUs are varied, a chart over their number has all servers already.
+    let points = comparable(points).filter(|p| p.step.cpus.is_none());
+    let load = |p: &Point| [vec![p.step.load.clone()], p.step.place.words()].concat().join(", ");
+    grouped(points, load).iter().filter_map(|(title, group)| chart(title, group, unit, names)).collect()
+}
+
+/// Returns the points whose throughput tells something of the server: a fixed rate is the same for all.
+fn comparable(points: &[Point]) -> impl Iterator<Item = &Point> {
+    points.iter().filter(|p| !p.sides.is_empty() && p.rate.is_none())
+}
+
+/// Tables how each server differs from the first, under the same load. `None` if no load ran on several.
+pub fn table(points: &[Point], unit: &str, names: [&str; 2], seed: u64) -> Option<Table> {
+    let (mut rows, mut sentences) = (Vec::new(), Vec::new());
+    for (load, group) in grouped(comparable(points), |p| p.step.without_server()) {
+        let Some((first, others)) = group.split_first() else { continue };
+        for other in others {
+            let differs = |side: Side, get: fn(&SideFigures) -> &Vec<f64>| {
+                stats::bootstrap_ratio(get(other.sides.get(&side)?), get(first.sides.get(&side)?), seed)
+            };
+            let [(rate, cost), (rate_with, cost_with)] = [Side::Without, Side::With]
+                .map(|side| (differs(side, |s| &s.rates), differs(side, |s| &s.costs)));
+            let servers = format!("{} over {}", other.step.server, first.step.server);
+            sentences.extend(rate.zip(cost).map(|(rate, cost)| {
+                let (rate, cost) = (words(rate), words(cost));
+                format!(
+                    "{servers}, {load}, {}: throughput {rate}, CPU time per {} {cost}.",
+                    names[1],
+                    one_of(unit)
+                )
+            }));
+            rows.push(vec![
+                load.clone(),
+                servers,
+                ratio(rate),
+                ratio(rate_with),
+                ratio(cost),
+                ratio(cost_with),
+            ]);
         }
     }
-    groups.into_iter().filter_map(|(title, group)| chart(&title, &group, unit, names)).collect()
+    let [with, without] = names;
+    let of = |what: &str, side: &str| format!("{what}, {side}");
+    let cpu = format!("CPU time per {}", one_of(unit));
+    (!rows.is_empty()).then(|| Table {
+        title: "How the servers differ".to_owned(),
+        note: format!(
+            "Ratios of medians, 95% intervals, each server resampled by itself; what drifts between servers is in them. {}",
+            sentences.join(" ")
+        ),
+        columns: vec![
+            "load".to_owned(),
+            "servers".to_owned(),
+            of("throughput", without),
+            of("throughput", with),
+            of(&cpu, without),
+            of(&cpu, with),
+        ],
+        rows,
+    })
+}
+
+/// Describes a ratio as a change in percent.
+fn words(e: Estimate) -> String {
+    if e.low <= 1.0 && e.high >= 1.0 {
+        return "not found to differ".to_owned();
+    }
+    format!("{:+.0}%", (e.value - 1.0) * 100.0)
 }
 
 fn chart(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Option<Chart> {

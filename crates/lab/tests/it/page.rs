@@ -203,6 +203,23 @@ fn reported(head: impl Fn(&str) -> String, data: impl Fn(&str) -> String) -> (St
     (html, serde_json::from_str(&out).unwrap())
 }
 
+/// Adds the windows without clones once more as A/A pairs, whose halves are the same.
+fn with_controls(text: &str) -> String {
+    let mut lines = String::new();
+    for line in text.lines() {
+        lines += &format!("{line}\n");
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        if record["side"] == "without" {
+            record["control"] = true.into();
+            for side in ["with", "without"] {
+                record["side"] = side.into();
+                lines += &format!("{record}\n");
+            }
+        }
+    }
+    lines
+}
+
 #[test]
 fn a_run_whose_control_fails_or_is_missing_says_so_at_its_head() {
     let same = |text: &str| text.to_owned();
@@ -215,22 +232,6 @@ fn a_run_whose_control_fails_or_is_missing_says_so_at_its_head() {
     assert!(head.contains("Not to be published") && head.contains("A/A control FAILED"), "{head}");
     assert!(!body.contains("Not to be published"));
     assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&false.into(), &27.into()));
-    // The windows without clones once more, as A/A pairs: both halves are the same.
-    let with_controls = |text: &str| {
-        let mut lines = String::new();
-        for line in text.lines() {
-            lines += &format!("{line}\n");
-            let mut record: Value = serde_json::from_str(line).unwrap();
-            if record["side"] == "without" {
-                record["control"] = true.into();
-                for side in ["with", "without"] {
-                    record["side"] = side.into();
-                    lines += &format!("{record}\n");
-                }
-            }
-        }
-        lines
-    };
     let (html, json) = reported(same, with_controls);
     assert!(!html.contains("Not to be published") && html.contains("The A/A control passed"));
     assert_eq!((&json["may_publish"], &json["control"]["pairs"]), (&true.into(), &27.into()));
@@ -361,4 +362,93 @@ fn machines_are_compared_by_their_absolute_throughput() {
     }
     let (code, _, err) = run(lab().arg("compare").arg(&folders[0]));
     assert!(code == Some(2) && err.contains("2 values required"), "{err}");
+}
+
+/// A published run: its raw data is compressed.
+#[test]
+fn compressed_raw_data_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &RATES, true);
+    let json = || run(lab().arg("report").arg(dir.path()).args(["--format", "json"]));
+    let (_, before, _) = json();
+    assert!(Command::new("gzip").arg(dir.path().join("data.jsonl")).status().unwrap().success());
+    let (code, after, err) = json();
+    assert_eq!((code, &after), (Some(0), &before), "{err}");
+    let (code, _, err) = run(lab().arg("resume").arg(dir.path()));
+    assert!(code == Some(2) && err.contains("gunzip"), "{err}");
+    let packed = dir.path().join("data.jsonl.gz");
+    let bytes = fs::read(&packed).unwrap();
+    fs::write(&packed, &bytes[..bytes.len() / 2]).unwrap();
+    let (code, _, err) = json();
+    assert!(code == Some(3) && err.contains("is no run"), "{err}");
+}
+
+/// One page links to the reports of all runs, which it writes, and has the A/A control of each.
+#[test]
+fn all_runs_have_one_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let runs = ["with space", "good"].map(|name| dir.path().join(name));
+    for folder in &runs {
+        made_up(folder, &RATES, true);
+    }
+    let data = runs[1].join("data.jsonl");
+    let text = fs::read_to_string(&data).unwrap();
+    fs::write(&data, with_controls(&text)).unwrap();
+    let page = dir.path().join("index.html");
+    let (code, out, err) = run(lab().arg("index").args(&runs).arg("-o").arg(&page));
+    assert_eq!((code, out.trim()), (Some(0), page.display().to_string().as_str()), "{err}");
+    let html = fs::read_to_string(&page).unwrap();
+    let links: Vec<String> =
+        attributes(&html, "href").into_iter().map(|l| l.replace("&#x2f;", "/")).collect();
+    assert_eq!(links, ["with%20space/report.html", "good/report.html"]);
+    assert!(runs.iter().all(|r| r.join("report.html").exists()));
+    assert!(html.contains("2 runs. One is not to be published"));
+    let row = |name: &str, of: &str| {
+        let rows = html.split("<tr>").filter(|r| r.contains(&format!("<th scope=\"row\">{name}<")));
+        rows.filter(|r| r.contains(of)).count()
+    };
+    assert_eq!((row("good", "passed"), row("with space", "missing: not to be published")), (1, 1));
+    let Some(browser) = browser() else { return };
+    for (width, dark) in [(1280, false), (500, true)] {
+        let (html, _) = dom(browser, &page, width, dark);
+        assert_eq!(attributes(&html, "data-errors"), [""], "the script failed");
+        let charts = attributes(&html, "data-series");
+        assert_eq!(charts.len(), 2, "gains and controls");
+        let gains: Value = serde_json::from_str(&charts[0]).unwrap();
+        let found = gains.as_array().unwrap().iter().find(|s| s["type"] == "line").unwrap();
+        let middles: Vec<f64> = found["data"].as_array().unwrap().iter().filter_map(Value::as_f64).collect();
+        assert!(middles.len() == 2 && middles.iter().all(|m| (m - 1.149).abs() < 0.002), "{middles:?}");
+    }
+}
+
+/// Two servers of one load over time: both are in one chart, each with its own stalls, and a table has their
+/// differences.
+#[test]
+fn servers_are_overlaid_in_time() {
+    let seconds = |text: &str| {
+        let mut lines = String::new();
+        for line in text.lines() {
+            let record: Value = serde_json::from_str(line).unwrap();
+            lines += &format!("{line}\n");
+            if record["kind"] == "window" {
+                let number = record["pair"].as_u64().unwrap();
+                let second = serde_json::json!({ "step": record["step"], "kind": "second", "at": number * 2, "pair": number,
+                    "side": record["side"], "tps": if number == 4 { 10.0 } else { 1000.0 }, "response_ms": 1.0, "p95_ms": 2.0,
+                    "idle": 0.5, "cpus": if number == 7 { 0.1 } else { 1.0 }, "flushed": 1 });
+                lines += &format!("{second}\n");
+            }
+        }
+        let other = lines.replace("mariadb-1.2.3", "mysql-4.5.6").replace("\"queries\":", "\"queries\":1");
+        format!("{lines}{other}")
+    };
+    let (html, _) = reported(str::to_owned, seconds);
+    assert!(html.contains("oltp_read_only, 1 thread, all servers: CPU use of the server"));
+    for mark in ["mariadb-1.2.3: stall", "mysql-4.5.6: stall", "mariadb-1.2.3: dip of CPU use"] {
+        assert!(html.contains(&format!("\"name\":\"{mark}\"")), "{mark}");
+    }
+    // The second server has 11,004 queries in a second for the first server's 1,004.
+    assert!(
+        html.contains("mysql-4.5.6 over mariadb-1.2.3, oltp_read_only, 1 thread, without: throughput +996%")
+    );
+    assert!(html.contains("CPU time per query -91%"));
 }
