@@ -177,11 +177,16 @@ impl Lab {
             Some(folder) => Some(Path::new(folder)),
             None => database.datadir.first().map(PathBuf::as_path),
         };
-        let Some(folder) = chosen else { return run.join("work") };
+        let Some(folder) = chosen else { return self.work() };
         let name = run.file_name().unwrap_or_default().to_string_lossy();
         // Servers change to their data folder, so a relative path would be wrong there.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         folder.join(format!("whet-lab-{name}"))
+    }
+
+    /// Returns the folder of what servers need while they run. It ends with the run.
+    pub fn work(&self) -> PathBuf {
+        self.folder.path().join("work")
     }
 
     /// Starts a program in each place, on the server's CPUs, and runs `work` on it. `more` are arguments

@@ -14,7 +14,7 @@ use crate::lab::Lab;
 use crate::machine::{Topology, Wanted, place};
 use crate::options::{Common, Database};
 use crate::service::postgres::postgres;
-use crate::service::{Protocol, Recipe, interpreter, key_value, nginx};
+use crate::service::{Protocol, Recipe, interpreter, key_value};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
@@ -59,8 +59,10 @@ pub enum Scenario {
     /// memcached: reads and writes of random keys.
     #[command(after_help = "Examples:\n  whet-lab memcached\n  whet-lab memcached --threads 8 --bytes 1000")]
     Memcached(KeyValue),
-    /// nginx: small files over kept connections.
-    #[command(after_help = "Examples:\n  whet-lab web\n  whet-lab web --threads 1,8,32 --bytes 4000")]
+    /// nginx and haproxy: small files over kept connections, with or without TLS.
+    #[command(
+        after_help = "Examples:\n  whet-lab web\n  whet-lab web --servers nginx --tls --threads 1,8,32 --bytes 4000"
+    )]
     Web(Web),
     /// CPython, Ruby and PHP: fixed units of work, one after the other.
     #[command(
@@ -153,7 +155,7 @@ impl Scenario {
             Self::Pgbench(_) => Ok(vec![postgres()]),
             Self::Redis(_) => Ok(vec![key_value(Protocol::Redis)]),
             Self::Memcached(_) => Ok(vec![key_value(Protocol::Memcached)]),
-            Self::Web(_) => Ok(vec![nginx()]),
+            Self::Web(s) => Ok(s.servers.iter().map(|server| server.recipe(s.tls)).collect()),
             Self::Interpreters(s) => {
                 s.languages.iter().map(|l| interpreter(l).map_err(Error::Usage)).collect()
             }
@@ -191,7 +193,7 @@ impl Scenario {
                 Self::Tpcc(s) => s.threads.len(),
                 Self::Pgbench(s) => s.tests.len() * s.threads.len(),
                 Self::Redis(s) | Self::Memcached(s) => s.threads.len(),
-                Self::Web(s) => s.threads.len(),
+                Self::Web(s) => s.servers.len() * s.threads.len(),
                 Self::Interpreters(s) => s.languages.len(),
             }
     }

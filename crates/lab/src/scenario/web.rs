@@ -1,22 +1,31 @@
-//! nginx: small files over kept connections, in one worker process.
+//! Web servers: small files over kept connections, with or without TLS.
 
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
-use crate::service::{Client, nginx};
+use crate::service::{Client, WebServer, certificate};
 use crate::whet::Sides;
 use crate::windows::measure;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::path::Path;
 
 /// Options of `web`.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Web {
     #[command(flatten)]
     pub common: Common,
+    /// The servers.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SERVER,…", default_value = "nginx,haproxy")]
+    #[serde(default = "nginx_alone")]
+    pub servers: Vec<WebServer>,
+    /// Encrypt the connections.
+    #[arg(long)]
+    #[serde(default)]
+    pub tls: bool,
     /// The numbers of connections; each is one step.
     #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "4,16", value_parser = some)]
     pub threads: Vec<usize>,
@@ -37,31 +46,50 @@ pub struct Web {
     pub settle: f64,
 }
 
+/// Returns the servers of a run of a lab that had one only.
+fn nginx_alone() -> Vec<WebServer> {
+    vec![WebServer::Nginx]
+}
+
 impl Web {
-    /// Measures each number of connections in each place.
+    /// Measures each number of connections to each server in each place.
     ///
     /// # Errors
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_service(&self.common, &nginx(), &[], |lab, service, place| {
-            let www = service.folder().join("www");
-            fs::create_dir_all(&www).map_err(Error::file(&www))?;
-            for file in 0..self.files {
-                let path = www.join(file.to_string());
-                fs::write(&path, "x".repeat(self.bytes)).map_err(Error::file(&path))?;
-            }
-            let mut sides = Sides::of(lab.whet.as_ref(), service)?;
-            for &threads in &self.threads {
-                let step = Step::of(&service.name, &format!("files of {} bytes", self.bytes), place, threads);
-                lab.step(&step, service, &mut sides, |mut on| {
-                    let client = |_| Client::of_files(&on.server.socket, self.files);
-                    let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
-                    let mut load = Driver::start(clients, &["get"], on.lab.seed, None);
-                    measure(&mut on, plan, &mut load)
-                })?;
-            }
-            sides.restore()
-        })
+        let encrypted = if self.tls { ", TLS" } else { "" };
+        let load = format!("files of {} bytes{encrypted}", self.bytes);
+        for server in &self.servers {
+            // A server may read the files at its start.
+            self.make_files(&lab.work())?;
+            lab.each_service(&self.common, &server.recipe(self.tls), &[], |lab, service, place| {
+                let certificate = self.tls.then(|| certificate(service.folder()));
+                let mut sides = Sides::of(lab.whet.as_ref(), service)?;
+                for &threads in &self.threads {
+                    let step = Step::of(&service.name, &load, place, threads);
+                    lab.step(&step, service, &mut sides, |mut on| {
+                        let socket = &on.server.socket;
+                        let client = |_| Client::of_files(socket, self.files, certificate.as_deref());
+                        let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
+                        let mut load = Driver::start(clients, &["get"], on.lab.seed, None);
+                        measure(&mut on, plan, &mut load)
+                    })?;
+                }
+                sides.restore()
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes the files beside the servers' folders.
+    fn make_files(&self, work: &Path) -> Result<(), Error> {
+        let www = work.join("www");
+        fs::create_dir_all(&www).map_err(Error::file(&www))?;
+        for file in 0..self.files {
+            let path = www.join(file.to_string());
+            fs::write(&path, "x".repeat(self.bytes)).map_err(Error::file(&path))?;
+        }
+        Ok(())
     }
 }

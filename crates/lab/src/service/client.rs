@@ -1,17 +1,13 @@
 //! Clients of the key-value servers and of the web server, one connection each.
 
+use super::stream::Stream;
 use crate::driver::{Failure, Worker};
 use crate::error::Error;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
-
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The protocol of a key-value server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -32,7 +28,7 @@ enum Kind {
 /// A client with its connection.
 #[derive(Debug)]
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Stream>,
     kind: Kind,
 }
 
@@ -48,21 +44,17 @@ impl Client {
         writes: f64,
         bytes: usize,
     ) -> Result<Self, Error> {
-        Self::connect(socket, Kind::KeyValue { protocol, keys, writes, value: "v".repeat(bytes) })
+        let kind = Kind::KeyValue { protocol, keys, writes, value: "v".repeat(bytes) };
+        Ok(Self { stream: BufReader::new(Stream::connect(socket, None)?), kind })
     }
 
-    /// Connects to a web server with the files `/0` to `/N`.
+    /// Connects to a web server with the files `/0` to `/N`, by TLS if its certificate is given.
     ///
     /// # Errors
-    /// As [`Self::of_keys`].
-    pub fn of_files(socket: &Path, files: usize) -> Result<Self, Error> {
-        Self::connect(socket, Kind::Web { files })
-    }
-
-    fn connect(socket: &Path, kind: Kind) -> Result<Self, Error> {
-        let stream = UnixStream::connect(socket).map_err(Error::file(socket))?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::file(socket))?;
-        Ok(Self { stream: BufReader::new(stream), kind })
+    /// An error if the server does not accept the connection, or the certificate cannot be used.
+    pub fn of_files(socket: &Path, files: usize, certificate: Option<&Path>) -> Result<Self, Error> {
+        let stream = BufReader::new(Stream::connect(socket, certificate)?);
+        Ok(Self { stream, kind: Kind::Web { files } })
     }
 
     /// Writes each key once, so that reads find it.
@@ -86,7 +78,8 @@ impl Client {
     }
 
     fn send(&mut self, request: &str) -> Result<(), Failure> {
-        Ok(self.stream.get_mut().write_all(request.as_bytes())?)
+        let stream = self.stream.get_mut();
+        Ok(stream.write_all(request.as_bytes()).and_then(|()| stream.flush())?)
     }
 
     fn line(&mut self) -> Result<String, Failure> {
@@ -197,6 +190,7 @@ impl Worker for Client {
 mod tests {
     use super::*;
     use crate::stats;
+    use std::os::unix::net::UnixStream;
 
     /// Answers every request with `answer`, once.
     fn asked(answer: &'static str, kind: Kind) -> (Result<usize, Failure>, String) {
@@ -207,7 +201,7 @@ mod tests {
             other.write_all(answer.as_bytes()).unwrap();
             String::from_utf8_lossy(&bytes[..n]).into_owned()
         });
-        let mut client = Client { stream: BufReader::new(mine), kind };
+        let mut client = Client { stream: BufReader::new(Stream::Plain(mine)), kind };
         let result = client.request(&mut stats::generator(1, "x"));
         (result, server.join().unwrap())
     }

@@ -4,11 +4,14 @@
 mod client;
 pub mod postgres;
 mod recipe;
+mod stream;
 mod units;
+mod web;
 
 pub use client::{Client, Protocol};
-pub use recipe::{Recipe, interpreter, key_value, nginx};
+pub use recipe::{Recipe, interpreter, key_value};
 pub use units::Units;
+pub use web::{WebServer, certificate};
 
 use crate::command::{Commands, Running, Spec, tail};
 use crate::db::Db;
@@ -21,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time in which a program must start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest path of a unix socket, in bytes, that all programs accept.
-const SOCKET_PATH: usize = 100;
+/// Longest path of a unix socket, in bytes, that all programs accept. haproxy binds a longer name first.
+const SOCKET_PATH: usize = 90;
 
 /// A running program.
 #[derive(Debug)]
@@ -208,6 +211,7 @@ mod tests {
             "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64",
             "memcached 1.6.18",
             "nginx version: nginx/1.22.1",
+            "HAProxy version 2.6.12-1+deb12u4 2026/08/11 - https://haproxy.org/",
             "Python 3.11.2",
             "ruby 3.1.2p20 (2022-04-12 revision 4491bb740a) [x86_64-linux-gnu]",
             "PHP 8.2.36 (cli) (built: Nov 18 2026 20:02:04) (NTS)",
@@ -215,7 +219,7 @@ mod tests {
         ];
         assert_eq!(
             said.map(number),
-            ["15.18", "7.0.15", "1.6.18", "1.22.1", "3.11.2", "3.1.2", "8.2.36", "unknown"]
+            ["15.18", "7.0.15", "1.6.18", "1.22.1", "2.6.12", "3.11.2", "3.1.2", "8.2.36", "unknown"]
         );
     }
 }

@@ -112,40 +112,6 @@ pub fn key_value(protocol: Protocol) -> Recipe {
     }
 }
 
-/// Returns the recipe of nginx, which serves the files in `www` of its folder.
-pub fn nginx() -> Recipe {
-    Recipe {
-        name: "nginx",
-        programs: &["nginx"],
-        package: "nginx-light",
-        version: "-v",
-        arguments: |folder, _| {
-            let folder = folder.display().to_string();
-            words(["-p", &folder, "-c", &format!("{folder}/nginx.conf"), "-e", "stderr"])
-        },
-        files: |folder, socket| {
-            let (folder, socket) = (folder.display(), socket.display());
-            let mut lines = vec![
-                "daemon off;".to_owned(),
-                "master_process off;".to_owned(),
-                format!("pid \"{folder}/nginx.pid\";"),
-                "error_log stderr;".to_owned(),
-                "events { worker_connections 4096; }".to_owned(),
-                "http {".to_owned(),
-                "access_log off; keepalive_requests 1000000000; keepalive_timeout 1h;".to_owned(),
-                "open_file_cache max=10000;".to_owned(),
-            ];
-            for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
-                lines.push(format!("{kind}_temp_path \"{folder}/{kind}\";"));
-            }
-            lines.push(format!("server {{ listen \"unix:{socket}\"; root \"{folder}/www\"; }}"));
-            lines.push("}\n".to_owned());
-            vec![("nginx.conf", lines.join("\n"))]
-        },
-        ..USUAL
-    }
-}
-
 /// The interpreters, by the names of their languages.
 const INTERPRETERS: [(&str, Recipe); 3] = [
     (

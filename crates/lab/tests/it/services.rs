@@ -48,10 +48,19 @@ fn key_value_servers() {
 }
 
 #[test]
-fn a_web_server() {
-    if is_here("nginx") {
-        let records = works("web", &["--threads=2", "--files=3"]);
-        assert_eq!((count(&records, "done"), count(&records, "window")), (1, 4));
+fn web_servers_with_and_without_tls() {
+    for server in ["nginx", "haproxy"] {
+        if is_here(server) {
+            let servers = format!("--servers={server}");
+            for tls in [None, Some("--tls")] {
+                let mut more = vec!["--threads=2", "--files=3", &servers];
+                more.extend(tls);
+                let records = works("web", &more);
+                assert_eq!((count(&records, "done"), count(&records, "window")), (1, 4));
+                let load = records.first().and_then(|r| r["step"]["load"].as_str()).unwrap();
+                assert_eq!(load.ends_with(", TLS"), tls.is_some());
+            }
+        }
     }
 }
 
