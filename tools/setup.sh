@@ -13,6 +13,6 @@ exec tools/install-missing.sh cc=build-essential clang=clang gdb=gdb perf=linux-
     /usr/include/c++/v1/stdexcept=libc++-14-dev /usr/lib/llvm-14/lib/libc++abi.a=libc++abi-14-dev \
     /usr/lib/llvm-14/lib/libunwind.so=libunwind-14-dev /usr/lib/x86_64-linux-gnu/libunwind.so.8=libunwind8 /usr/bin/musl-gcc=musl-tools \
     llvm-bolt-16=bolt-16 ld.lld-14=lld-14 chromium=chromium unshare=util-linux man=man-db dpkg-shlibdeps=dpkg-dev \
-    valgrind=valgrind redis-server=redis-server memcached=memcached nginx=nginx-light haproxy=haproxy eu-stack=elfutils \
+    valgrind=valgrind redis-server=redis-server memcached=memcached nginx=nginx-light haproxy=haproxy openssl=openssl eu-stack=elfutils \
     /usr/lib/postgresql=postgresql promtool=prometheus \
     prometheus-node-exporter=prometheus-node-exporter
