@@ -5,8 +5,8 @@
 
 use crate::{Changed, Error, Remote, SigningKey, pack, unpack};
 use fleet::{
-    Contributed, Day, Digest, Folded, Head, HostId, Key, Keys, LOST_DAYS, Newest, Policy, Profile, Program,
-    Purpose, Refused, Step, Verdict, Votes, advance, fold, read,
+    Contributed, Day, Folded, Head, HostId, Key, Keys, LOST_DAYS, Newest, Policy, Profile, Program, Purpose,
+    Refused, Step, Votes, advance, fold, read,
 };
 
 /// A merger.
@@ -70,11 +70,11 @@ impl Run<'_> {
     /// Advances the head by one step, if anything is to be done.
     async fn step(&mut self, policy: &Policy, head: &Head, now: u64) -> Result<Merged, Error> {
         let offered = match &head.offer {
-            Some(offer) => self.votes(&offer.digest).await?,
+            Some(offer) => self.remote.votes(self.program, &offer.digest).await?,
             None => Votes::default(),
         };
         let current = match &head.current {
-            Some(digest) => self.votes(digest).await?,
+            Some(digest) => self.remote.votes(self.program, digest).await?,
             None => Votes::default(),
         };
         let (next, why) = match advance(head, policy, now, offered, current) {
@@ -168,18 +168,6 @@ impl Run<'_> {
         let head = open(&bytes).map_err(|why| self.refusal(&key, why))?;
         self.remote.replace(self.program, &Key::Current, bytes).await?;
         Ok(head)
-    }
-
-    async fn votes(&self, digest: &Digest) -> Result<Votes, Error> {
-        let count = async |harm: bool| {
-            let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(self.program);
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            self.remote.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
-        };
-        let harm = count(true).await?;
-        let votes = Votes { good: 0, harm };
-        // Votes for it matter only beside votes against it.
-        Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
     }
 
     /// Makes an aggregate of the contributions, and returns the head that offers it; or the reason why there is

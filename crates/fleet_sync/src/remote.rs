@@ -1,7 +1,7 @@
 //! The object store: the few requests that the fleet makes, with a limit on time and size.
 
 use crate::{Error, Trouble};
-use fleet::{Build, Key, Program};
+use fleet::{Build, Digest, HostId, Key, Program, Verdict, Votes};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
@@ -188,6 +188,22 @@ impl Remote {
             Err(object_store::Error::NotFound { .. }) => Ok(Vec::new()),
             Err(e) => Err(trouble(&format!("list {prefix}"), &e)),
         }
+    }
+
+    /// Counts the votes of a program's hosts on an aggregate.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn votes(&self, program: &Program, digest: &Digest) -> Result<Votes, Error> {
+        let count = async |harm: bool| {
+            let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(program);
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            self.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
+        };
+        let harm = count(true).await?;
+        let votes = Votes { good: 0, harm };
+        // Votes for it matter only beside votes against it.
+        Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
     }
 
     /// Lists the programs in the store.

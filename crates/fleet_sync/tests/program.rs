@@ -363,3 +363,41 @@ fn the_aggregate_of_another_build_is_withdrawn_denied_and_refused_as_any_other()
     assert!(run(&fourth.config, &["sync"], 0).contains("was removed"));
     assert!(!fourth.former().exists());
 }
+
+/// The first hosts of a new build find harm by the aggregate of another build: no further host takes it, unless
+/// far more of them find none.
+#[test]
+fn votes_of_a_new_build_keep_the_aggregate_of_another_from_further_hosts() {
+    let (fleet, _, two) = with_new_build();
+    let new_host = |name: &str| {
+        let host = fleet.host(name);
+        host.runs(NEW_BUILD, "/usr/sbin/secret");
+        let said = run(&host.config, &["sync"], 0);
+        (host, said)
+    };
+    run(&two.config, &["sync"], 0);
+    let mut others: Vec<Host> = (0..6).map(|n| new_host(&format!("early {n}")).0).collect();
+    let is_aggregate = |f: &PathBuf| f.display().to_string().contains("/m/");
+    let aggregate = files(&fleet.store()).into_iter().find(is_aggregate).unwrap();
+    let digest = aggregate.file_name().unwrap().to_str().unwrap();
+    let vote = |host: &Host, harm: bool| {
+        let report = format!(
+            r#"{{"version": 1, "builds": [{{"build": "{NEW_BUILD}", "exe": "/usr/sbin/secret", "inbox": null}}],
+               "votes": [{{"build": "{NEW_BUILD}", "digest": "{digest}", "harm": {harm}, "factor": [1, 1, 1]}}]}}"#
+        );
+        fs::write(host.spool.join("out/host.json"), report).unwrap();
+        assert!(run(&host.config, &["sync"], 0).contains("gave: a vote for"));
+    };
+    vote(&two, true);
+    let (late, said) = new_host("late");
+    assert!(said.contains("hosts of this build found harm") && !late.former().exists(), "{said}");
+    let last = others.pop().unwrap();
+    for host in &others {
+        assert!(!run(&late.config, &["sync"], 0).contains("took"), "a fifth of the votes and more");
+        vote(host, false);
+    }
+    assert!(run(&late.config, &["sync"], 0).contains("took"), "one of six votes may be chance");
+    vote(&last, true);
+    let (later, said) = new_host("later");
+    assert!(said.contains("hosts of this build found harm") && !later.former().exists(), "{said}");
+}

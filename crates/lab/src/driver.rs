@@ -5,8 +5,8 @@
 //! request is as late as its client would see it (no coordinated omission).
 
 use crate::error::Error;
+use crate::load::{Load, LoadFigures};
 use crate::record::{Latency, Side};
-use crate::windows::{Load, LoadFigures};
 use hdrhistogram::Histogram;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;

@@ -1,9 +1,10 @@
 //! Options that all scenarios share.
 
 use crate::error::Error;
+use crate::plan::Plan;
+use crate::program::{Settings, Source};
 use crate::record::Place;
-use crate::server::{Settings, Source, hide};
-use crate::windows::Plan;
+use crate::server::hide;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -8,9 +8,38 @@
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::server::{Settings, Source};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Which server to measure.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Debian's MariaDB.
+    Debian,
+    /// A server that `tools/server.py` has under this name.
+    Named(String),
+    /// The path of a server's program.
+    Binary(PathBuf),
+    /// A server that runs already: its URL.
+    Running(String),
+}
+
+/// The settings of a private server.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// Buffer pool, MiB.
+    pub buffer_pool_mib: u64,
+    /// The greatest number of connections.
+    pub connections: usize,
+    /// A port of 127.0.0.1 on which the server listens besides its socket. The load uses it, if given.
+    pub port: Option<u16>,
+    /// More options for the command line.
+    pub more: Vec<String>,
+    /// `innodb_flush_log_at_trx_commit`.
+    pub flush_log: u8,
+}
 
 /// Longest time in which a server must report its version or create its data folder.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -8,8 +8,7 @@ use crate::command::{Commands, Running, tail};
 use crate::db::{Address, Db};
 use crate::error::Error;
 use crate::procfs;
-use crate::program::Program;
-use serde::{Deserialize, Serialize};
+use crate::program::{Program, Settings, Source};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -22,35 +21,6 @@ pub const DATABASE: &str = "whet_lab";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest path of a unix socket, in bytes, that all servers accept.
 const SOCKET_PATH: usize = 100;
-
-/// Which server to measure.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// Debian's MariaDB.
-    Debian,
-    /// A server that `tools/server.py` has under this name.
-    Named(String),
-    /// The path of a server's program.
-    Binary(PathBuf),
-    /// A server that runs already: its URL.
-    Running(String),
-}
-
-/// The settings of a private server.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Settings {
-    /// Buffer pool, MiB.
-    pub buffer_pool_mib: u64,
-    /// The greatest number of connections.
-    pub connections: usize,
-    /// A port of 127.0.0.1 on which the server listens besides its socket. The load uses it, if given.
-    pub port: Option<u16>,
-    /// More options for the command line.
-    pub more: Vec<String>,
-    /// `innodb_flush_log_at_trx_commit`.
-    pub flush_log: u8,
-}
 
 /// Where a private server lives.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use crate::command::{Commands, Running, Spec, find, tail};
 use crate::db::Address;
 use crate::error::Error;
-use crate::windows::{Load, LoadFigures};
+use crate::load::{Load, LoadFigures};
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;

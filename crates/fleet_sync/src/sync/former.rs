@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::{Changed, Error, Spool};
-use fleet::{Build, Digest, Head, Key, Name, Newest, Policy, Program, Purpose, Slot, read_former};
+use fleet::{Build, Digest, Head, Key, Name, Newest, Policy, Program, Purpose, Slot, Verdict, read_former};
 
 /// The newest other build, with its head.
 struct Former {
@@ -43,8 +43,14 @@ impl<S: Spool> Run<'_, S> {
             return Ok(());
         }
         if let Some(digest) = chosen {
+            // There are no waves: a new build is rolled out step by step itself. Votes of its first hosts keep the
+            // aggregate from all others.
             if policy.pause {
                 self.done.kept_back.push(format!("{build}: the policy says pause"));
+            } else if self.remote.votes(program, &digest).await?.verdict() != Verdict::Fine {
+                self.done.kept_back.push(format!(
+                    "{build}: hosts of this build found harm by aggregate {digest} of another build"
+                ));
             } else {
                 let fits = |text: &[u8]| read_former(text, &digest, &former.program.build, name);
                 match self.fetch(&former.program, digest, fits).await {

@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::error::Error;
-use crate::windows::Load;
+use crate::load::Load;
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
