@@ -12,6 +12,9 @@ use std::collections::BTreeMap;
 /// A window is void if other guests took more than this share of the machine's CPU time.
 pub const STEAL_LIMIT: f64 = 0.1;
 
+/// Returns a figure of a second.
+pub type OfSecond = fn(&Second) -> f64;
+
 /// A point of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {

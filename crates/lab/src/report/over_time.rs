@@ -1,13 +1,10 @@
 //! The figures of each second over time, with the seconds in which a load or its server nearly stood still.
 
 use super::charts::{Chart, LOOKS, Look, axis, of_server, round};
-use super::figures::{Point, grouped};
+use super::figures::{OfSecond, Point, grouped};
 use crate::record::{Second, Side};
 use crate::stats;
 use serde_json::{Value, json};
-
-/// Returns a figure of a second.
-pub(super) type OfSecond = fn(&Second) -> f64;
 
 /// What is drawn over time: the title, the unit, the figure.
 type Kind = (&'static str, &'static str, OfSecond);

@@ -1,6 +1,6 @@
 //! Tables of the report.
 
-use super::figures::Point;
+use super::figures::{OfSecond, Point};
 use crate::record::Side;
 use crate::stats::{self, Estimate};
 use serde::Serialize;
@@ -112,7 +112,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
 pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points.iter().filter(|p| !p.seconds.is_empty()) {
-        let mut kinds: Vec<(&str, super::over_time::OfSecond)> = vec![
+        let mut kinds: Vec<(&str, OfSecond)> = vec![
             ("transactions/s", |s| s.tps),
             ("response, ms", |s| s.response_ms),
             ("95th percentile, ms", |s| s.p95_ms),
