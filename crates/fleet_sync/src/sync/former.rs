@@ -47,7 +47,7 @@ impl<S: Spool> Run<'_, S> {
             // aggregate from all others.
             if policy.pause {
                 self.done.kept_back.push(format!("{build}: the policy says pause"));
-            } else if self.remote.votes(program, &digest).await?.verdict() != Verdict::Fine {
+            } else if self.remote.votes(program, &digest).await?.verdict() == Verdict::Harmful {
                 self.done.kept_back.push(format!(
                     "{build}: hosts of this build found harm by aggregate {digest} of another build"
                 ));
