@@ -139,9 +139,9 @@ impl Members {
     }
 
     /// Records that a worker has ended a job at a moment, in clock ticks since boot.
-    pub(crate) fn end(&mut self, job: Job, now: Option<u64>) {
+    pub(crate) fn end(&mut self, job: Job, now: u64) {
         if job != Job::Check {
-            self.settled = now;
+            self.settled = Some(now);
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
         members.begin(Job::Optimize { fresh: false });
         assert_eq!(to_read(&members), [] as [i32; 0], "the worker visits them");
         members.see(&unit(vec![child(3, 10), child(4, 11), child(5, 20)]), Moment::ZERO);
-        members.end(Job::Optimize { fresh: false }, Some(30));
+        members.end(Job::Optimize { fresh: false }, 30);
         // 5 was forked meanwhile, 6 may have been, 7 was forked later, 8 by a member.
         let later = vec![child(5, 20), child(6, 31), child(7, 32), seen(8, 5, "/server", 40, 0.0)];
         members.see(&unit(later), Moment::ZERO);

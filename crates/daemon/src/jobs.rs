@@ -164,7 +164,7 @@ impl Daemon {
             self.vote(id, fell_back, judged);
             let has_profile = self.targets.get(&id.pid).is_some_and(|e| self.warm_profile(e).is_some());
             if let Some(entry) = self.targets.get_mut(&id.pid) {
-                entry.members.end(job, engine::start_ticks());
+                entry.members.end(job, engine::start_time_now());
                 entry.life.has_profile = has_profile;
                 self.counted.taken_back +=
                     u64::from(job == Job::Undo && entry.life.memory().undone_by == Some(By::Harm));

@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 /// The hidden command by which the program calls itself as a worker.
 pub const COMMAND: &str = "daemon-work";
-/// The most bytes of output that are kept.
+/// The most bytes of a line of output, and of messages of errors, that are kept.
 const MOST: usize = 64 << 10;
+/// The most warnings of a worker in the log, from one call to the next.
+const MOST_WARNINGS: usize = 100;
 /// The time from a request to end until the worker is killed. It may have to wait for threads that cannot be
 /// stopped.
 const GRACE: Duration = Duration::from_secs(30);
@@ -47,6 +49,15 @@ pub struct Output {
     pub stops: Tally,
     /// The outcome, if the worker has ended.
     pub outcome: Option<Outcome>,
+}
+
+impl Output {
+    /// Adds a warning, unless there are too many.
+    fn warn(&mut self, text: String) {
+        if self.warnings.len() < MOST_WARNINGS {
+            self.warnings.push(text);
+        }
+    }
 }
 
 impl Worker {
@@ -125,21 +136,31 @@ impl Worker {
         }
     }
 
-    /// Reads the worker's output, and acts if its deadline has passed.
-    pub fn poll(&mut self, now: Instant) -> Output {
-        let ended = self.child.try_wait().ok().flatten();
-        read_all(&mut self.stdout, &mut self.stdout_bytes);
-        read_all(&mut self.stderr, &mut self.stderr_bytes);
-        let mut output = Output::default();
+    /// Takes the whole lines of the output so far.
+    fn take_lines(&mut self, output: &mut Output) {
         while let Some(end) = self.stdout_bytes.iter().position(|&b| b == b'\n') {
             let line: Vec<u8> = self.stdout_bytes.drain(..=end).collect();
             match serde_json::from_slice(&line) {
                 Ok(Line::Stage(stage)) => output.stage = Some(stage),
-                Ok(Line::Warning(text)) => output.warnings.push(text),
+                Ok(Line::Warning(text)) => output.warn(text),
                 Ok(Line::Stops { count, longest }) => output.stops = Tally { count, longest },
                 Ok(Line::Outcome(outcome)) => self.outcome = Some(outcome),
-                Err(_) => output.warnings.push("the output of a worker cannot be parsed".to_owned()),
+                Err(_) => output.warn("the output of a worker cannot be parsed".to_owned()),
             }
+        }
+    }
+
+    /// Reads the worker's output, and acts if its deadline has passed.
+    pub fn poll(&mut self, now: Instant) -> Output {
+        let ended = self.child.try_wait().ok().flatten();
+        let mut output = Output::default();
+        let mut part = [0; 4096];
+        while let Ok(n @ 1..) = self.stdout.read(&mut part) {
+            keep(&part[..n], &mut self.stdout_bytes);
+            self.take_lines(&mut output);
+        }
+        while let Ok(n @ 1..) = self.stderr.read(&mut part) {
+            keep(&part[..n], &mut self.stderr_bytes);
         }
         if let Some(status) = ended {
             output.outcome = Some(self.outcome.take().unwrap_or_else(|| {
@@ -171,21 +192,18 @@ impl Worker {
     }
 }
 
+/// Keeps bytes of output, up to [`MOST`].
+fn keep(part: &[u8], to: &mut Vec<u8>) {
+    let room = MOST.saturating_sub(to.len());
+    to.extend_from_slice(&part[..part.len().min(room)]);
+}
+
 impl Drop for Worker {
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-    }
-}
-
-/// Reads all available bytes. `to` keeps the first [`MOST`] bytes.
-fn read_all(from: &mut impl Read, to: &mut Vec<u8>) {
-    let mut part = [0; 4096];
-    while let Ok(n @ 1..) = from.read(&mut part) {
-        let room = MOST.saturating_sub(to.len());
-        to.extend_from_slice(&part[..n.min(room)]);
     }
 }
 
@@ -254,6 +272,11 @@ mod tests {
             matches!(&outcome, Outcome::Crashed(why) if why.contains("panicked") && why.contains("101")),
             "{outcome:?}"
         );
+        // More lines than are kept as bytes: the last one counts.
+        let many = r#"i=0; while [ $i -lt 2000 ]; do echo '{"warning":"0123456789012345678901234567890123456789"}'; i=$((i+1)); done
+            echo '{"outcome":{"toggled":"undone"}}'"#;
+        let (warnings, outcome) = to_the_end(&format!("({many}) > $0.all; cat $0.all"), LONG);
+        assert_eq!(outcome, Outcome::Toggled(Some(engine::TargetState::Undone)), "{}", warnings.len());
         // Endless output without a line's end.
         let (_, outcome) = to_the_end("head -c 300000 /dev/zero; kill -9 $$", LONG);
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("SIGKILL")), "{outcome:?}");
@@ -262,9 +285,8 @@ mod tests {
         assert!(matches!(&outcome, Outcome::Failed { failure: Failure::Interrupted, .. }), "{outcome:?}");
         // A worker that ignores the request and has little time is killed.
         let (_, outcome) = begun("trap '' TERM; echo ready; while :; do sleep 1; done", LONG, |w| {
-            while w.stdout_bytes.is_empty() {
-                read_all(&mut w.stdout, &mut w.stdout_bytes);
-            }
+            // Its first line is none that a worker prints.
+            while w.poll(Instant::now()).warnings.is_empty() {}
             w.interrupt();
             w.interrupt_within(Duration::from_millis(50));
         });
@@ -279,9 +301,8 @@ mod tests {
     fn a_worker_that_fails_after_the_request_has_crashed() {
         let script = "trap 'echo panicked >&2; exit 101' TERM; echo ready; while :; do sleep 0.01; done";
         let (_, outcome) = begun(script, LONG, |w| {
-            while w.stdout_bytes.is_empty() {
-                read_all(&mut w.stdout, &mut w.stdout_bytes);
-            }
+            // Its first line is none that a worker prints.
+            while w.poll(Instant::now()).warnings.is_empty() {}
             w.interrupt();
         });
         assert!(matches!(&outcome, Outcome::Crashed(why) if why.contains("panicked")), "{outcome:?}");

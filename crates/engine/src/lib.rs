@@ -37,7 +37,7 @@ pub use debuggers::jitdump::{PerfReport, perf};
 pub use debuggers::perf_map::PerfMap;
 pub use family::align::{LeftAlone, MembersReport};
 pub use family::control::{FamilyRedone, FamilyUndone, align_family, mend_family, redo_family, undo_family};
-pub use family::facts::{kind, now as start_ticks};
+pub use family::facts::kind;
 pub use family::look::{
     FamilyStatus, FamilyVerified, MemberStatus, busiest_member, family_parent, family_status, journal_state,
     verify_family,
@@ -79,4 +79,4 @@ pub use show::flame::{Flame, FlameFrame, FlameSide};
 pub use show::heat::{Heat, HeatSide, Space};
 pub use show::overview::{Overview, ProfileFacts, overview};
 pub use show::reason::reason_in_words;
-pub use tracee::{Pid, Tally, tally};
+pub use tracee::{Pid, Tally, start_time_now, tally};

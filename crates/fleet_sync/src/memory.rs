@@ -21,7 +21,7 @@ pub struct Memory {
     /// The newest builds by the names of their programs, each with its tag in the store.
     #[serde(default)]
     pub names: BTreeMap<String, (Newest, Option<String>)>,
-    /// The votes that were given: `BUILD DIGEST`.
+    /// The votes that were given: `BUILD DIGEST`, or `BUILD DIGEST harm`.
     pub voted: BTreeSet<String>,
 }
 

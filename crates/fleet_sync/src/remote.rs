@@ -5,6 +5,7 @@ use fleet::{Build, Digest, HostId, Key, Program, Verdict, Votes};
 use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -190,20 +191,26 @@ impl Remote {
         }
     }
 
-    /// Counts the votes of a program's hosts on an aggregate.
+    /// Counts the votes of a program's hosts on an aggregate. A host that found harm later has also voted for it
+    /// before: its vote for harm counts.
     ///
     /// # Errors
     /// [`Error::Store`]
     pub async fn votes(&self, program: &Program, digest: &Digest) -> Result<Votes, Error> {
-        let count = async |harm: bool| {
+        let hosts = async |harm: bool| -> Result<BTreeSet<HostId>, Error> {
             let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(program);
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            self.list(folder, None).await.map(|l| u64::try_from(l.len()).unwrap_or(u64::MAX))
+            let host = |l: Listed| if let Key::Vote { host, .. } = l.key { Some(host) } else { None };
+            Ok(self.list(folder, None).await?.into_iter().filter_map(host).collect())
         };
-        let harm = count(true).await?;
-        let votes = Votes { good: 0, harm };
+        let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let harm = hosts(true).await?;
+        let votes = Votes { good: 0, harm: number(harm.len()) };
         // Votes for it matter only beside votes against it.
-        Ok(if votes.verdict() == Verdict::Fine { votes } else { Votes { good: count(false).await?, harm } })
+        if votes.verdict() == Verdict::Fine {
+            return Ok(votes);
+        }
+        Ok(Votes { good: number(hosts(false).await?.difference(&harm).count()), ..votes })
     }
 
     /// Lists the programs in the store.

@@ -179,7 +179,9 @@ impl<S: Spool> Run<'_, S> {
     /// Gives the votes that were not given yet.
     async fn vote(&mut self, program: &Program, votes: &[&Vote]) -> Result<(), Error> {
         for vote in votes {
-            let name = format!("{} {}", vote.build, vote.digest);
+            // A host whose first comparison found no harm may find harm later.
+            let harm = if vote.harm { " harm" } else { "" };
+            let name = format!("{} {}{harm}", vote.build, vote.digest);
             if vote.harm && !self.of(program).harmful.contains(&vote.digest) {
                 self.of(program).harmful.push(vote.digest);
             }

@@ -402,3 +402,25 @@ fn votes_of_a_new_build_keep_the_aggregate_of_another_from_further_hosts() {
     }
     assert!(run(&late.config, &["sync"], 0).contains("took"), "two of eleven votes may be chance");
 }
+
+/// A host finds no harm at first, and harm after a restart under another load: its later vote counts as well.
+#[test]
+fn harm_that_is_found_later_is_voted() {
+    let (fleet, _, two) = Fleet::with_aggregate();
+    run(&two.config, &["sync"], 0);
+    let is_aggregate = |f: &PathBuf| f.display().to_string().contains("/m/");
+    let aggregate = files(&fleet.store()).into_iter().find(is_aggregate).unwrap();
+    let digest = aggregate.file_name().unwrap().to_str().unwrap();
+    for (harm, word) in [(false, "no harm"), (true, "harm"), (true, "")] {
+        let report = format!(
+            r#"{{"version": 1, "builds": [{{"build": "{BUILD}", "exe": "/usr/sbin/x", "inbox": null}}],
+               "votes": [{{"build": "{BUILD}", "digest": "{digest}", "harm": {harm}, "factor": [1, 1, 1]}}]}}"#
+        );
+        fs::write(two.spool.join("out/host.json"), report).unwrap();
+        let said = run(&two.config, &["sync"], 0);
+        let voted = said.contains(&format!("a vote for {word}: "));
+        assert_eq!(voted, !word.is_empty(), "{said}");
+    }
+    let votes = files(&fleet.store().join("v1")).into_iter().map(|f| f.display().to_string());
+    assert_eq!(votes.filter(|f| f.contains("/v/")).count(), 2);
+}

@@ -62,7 +62,7 @@ pub use mapped_file::MappedFile;
 pub use patience::Patience;
 pub use preflight::{Preflight, Seccomp, is_root, preflight};
 pub use priority::Raised;
-pub use process::{Process, stat_field};
+pub use process::{Process, cpu_time_ns, start_time_now, stat_field};
 pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, prepare_syscalls, timed_with_one_stopped, with_one_stopped};

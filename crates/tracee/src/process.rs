@@ -8,6 +8,7 @@ use crate::{Error, MappedFile, Pid, Status, Tid};
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -39,23 +40,29 @@ struct Inner {
 /// How often a torn text of the mappings is read again. For a process that does nothing but change its
 /// mappings, one text in a thousand was torn (Linux 6.18).
 const READ_ANEW: u32 = 20;
+/// The unit of times in `/proc/PID/stat`. The kernel shows it to user space, whatever its own clock.
+pub(crate) const TICKS_PER_SECOND: u64 = 100;
 
 impl Process {
     /// Opens a process for reading and writing its memory. [`crate::preflight()`] checks whether it can be
     /// traced.
     ///
     /// # Errors
-    /// [`Error::NoSuchProcess`], [`Error::NotAProcess`] for a thread's id, [`Error::NoPermission`].
+    /// [`Error::NoSuchProcess`], [`Error::NotAProcess`] for a thread's id, [`Error::NoPermission`];
+    /// [`Error::ProcFile`] if this process may open no more files.
     pub fn open(pid: Pid) -> Result<Self, Error> {
-        let gone = |_| Error::NoSuchProcess(pid);
-        let dir = File::open(format!("/proc/{}", pid.0)).map_err(gone)?;
-        let text = fs::read_to_string(under(&dir, "status")).map_err(gone)?;
+        let failed = |source: io::Error| match is_out_of_descriptors(&source) {
+            true => Error::ProcFile { path: format!("/proc/{pid}"), source },
+            false => Error::NoSuchProcess(pid),
+        };
+        let dir = File::open(format!("/proc/{}", pid.0)).map_err(failed)?;
+        let text = fs::read_to_string(under(&dir, "status")).map_err(failed)?;
         let status = Status::parse(&text)?;
         if status.tgid != pid.0 {
             return Err(Error::NotAProcess(pid, status.process()));
         }
-        let pidfd = pid.raw().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let pidfd = pidfd.ok_or(Error::NoSuchProcess(pid))?;
+        let raw = pid.raw().ok_or(Error::NoSuchProcess(pid))?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|e| failed(e.into()))?;
         // The id may have been used again between the two calls; then the directory is that of a dead
         // process.
         if !under(&dir, "stat").exists() {
@@ -64,8 +71,8 @@ impl Process {
         let open = || File::options().read(true).write(true).open(with_memory(&dir, "mem"));
         // The first thread may have ended between the choice of the directory and the open.
         let mem = open().or_else(|e| if is_gone(&e) { open() } else { Err(e) });
-        let mem = mem.map_err(|source| match is_gone(&source) {
-            true => Error::NoSuchProcess(pid),
+        let mem = mem.map_err(|source| match is_gone(&source) || is_out_of_descriptors(&source) {
+            true => failed(source),
             false => {
                 Error::NoPermission { pid, what: "read and write the memory of", hint: String::new(), source }
             }
@@ -300,18 +307,9 @@ impl Process {
     /// # Errors
     /// [`Error::Gone`].
     pub fn cpu_time_ns(&self) -> Result<u64, Error> {
-        // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's posix-timers, as clock_getcpuclockid
-        // returns it.
-        let clock: libc::clockid_t = (!self.pid().0 << 3) | 2;
-        let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `t` is a valid place for one timespec.
-        let rc = unsafe { libc::clock_gettime(clock, &raw mut t) };
+        let pid = self.pid();
         // The clock is addressed by number: check that the number still means this process.
-        if rc != 0 || !self.is_alive() {
-            return Err(Error::Gone(self.pid()));
-        }
-        let (s, ns) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
-        Ok(s.saturating_mul(1_000_000_000).saturating_add(ns))
+        cpu_time_ns(pid).filter(|_| self.is_alive()).ok_or(Error::Gone(pid))
     }
 
     /// Reads many ranges as [`Process::read_each`] does, where all must be readable: in a stop, or in memory that
@@ -544,6 +542,33 @@ const FLAGS: usize = 9;
 /// `PF_EXITING`: the thread is about to give up its memory, or has. It becomes a zombie later and keeps the
 /// flag.
 const EXITING: u64 = 0x4;
+
+/// Returns the CPU time that all threads of a process have used so far, ended ones included, in nanoseconds.
+/// `None` if there is no process of this id. The id may have been used again; [`Process::cpu_time_ns`] checks that.
+#[must_use]
+pub fn cpu_time_ns(pid: Pid) -> Option<u64> {
+    // MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED) of the kernel's posix-timers, as clock_getcpuclockid
+    // returns it.
+    let clock: libc::clockid_t = (!pid.0 << 3) | 2;
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for one timespec.
+    let rc = unsafe { libc::clock_gettime(clock, &raw mut t) };
+    let (s, ns) = (u64::try_from(t.tv_sec).unwrap_or(0), u64::try_from(t.tv_nsec).unwrap_or(0));
+    (rc == 0).then_some(s.saturating_mul(1_000_000_000).saturating_add(ns))
+}
+
+/// Returns the present time in the unit of [`Process::start_time`]. It is read from the clock that the kernel uses
+/// there. /proc/uptime may tell another time: lxcfs shows that of the container.
+#[must_use]
+pub fn start_time_now() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let (s, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    s * TICKS_PER_SECOND + ns / (1_000_000_000 / TICKS_PER_SECOND)
+}
+
+fn is_out_of_descriptors(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
 
 /// Returns whether a file in /proc could not be read because its process or thread has ended.
 fn is_gone(e: &io::Error) -> bool {

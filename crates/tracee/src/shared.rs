@@ -21,7 +21,7 @@
 //! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
 //! same.
 
-use crate::process::{is_kernel_worker, stat_field};
+use crate::process::{TICKS_PER_SECOND, is_kernel_worker, start_time_now, stat_field};
 use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,8 +31,6 @@ use std::time::Duration;
 
 /// A process that has shared the target's memory for this long is not a spawn under way.
 const LONG: Duration = Duration::from_secs(1);
-/// The unit of times in `/proc/PID/stat`. The kernel shows it to user space, whatever its own clock.
-const TICKS_PER_SECOND: u64 = 100;
 
 /// A process that shares the target's memory.
 #[derive(Debug)]
@@ -217,14 +215,11 @@ fn looks_the_same(process: &Process, pid: i32) -> Result<bool, Error> {
 }
 
 fn sharer(process: &Process, pid: i32, certain: bool) -> Sharer {
-    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let uptime = uptime.split(' ').next().and_then(|s| s.parse().ok()).unwrap_or(0.0);
-    let uptime = Duration::try_from_secs_f64(uptime).unwrap_or_default();
     // An ended process counts as just started.
     let born = [process.start_time().ok(), stat_field(&proc_text(pid, "stat"), 22)];
     let ticks = born.map(|t| t.unwrap_or(u64::MAX)).into_iter().max().unwrap_or(u64::MAX);
-    let born = Duration::from_millis(ticks.saturating_mul(1000 / TICKS_PER_SECOND));
-    Sharer { pid: Pid(pid), age: uptime.saturating_sub(born), certain }
+    let age = start_time_now().saturating_sub(ticks);
+    Sharer { pid: Pid(pid), age: Duration::from_millis(age * (1000 / TICKS_PER_SECOND)), certain }
 }
 
 fn proc_text(pid: i32, name: &str) -> String {

@@ -23,7 +23,9 @@ pub fn optimize(pid: i32, verbose: bool, how: &How, out: &Output) -> Result<Exit
         let members = members(m);
         format!("{parent}\nits family: {members}\n  `whet undo --family {pid}` takes it out of all of them")
     });
-    Ok(ExitCode::Ok)
+    // After a signal, the other members are left alone.
+    let was_interrupted = report.members.left_alone.iter().any(|left| left.code == "interrupted");
+    Ok(if was_interrupted { ExitCode::Interrupted } else { ExitCode::Ok })
 }
 
 pub fn undo(pid: i32, out: &Output) -> Result<ExitCode, Error> {

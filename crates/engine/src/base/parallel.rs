@@ -47,7 +47,9 @@ fn map_by<T: Sync, R: Send>(
         }
     };
     let mut done = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.min(items.len())).map(|_| scope.spawn(run)).collect();
+        // Where no more threads can be started, those that are there do all of the work.
+        let start = |_| std::thread::Builder::new().spawn_scoped(scope, run).ok();
+        let others: Vec<_> = (1..threads.min(items.len())).map_while(start).collect();
         let mut done = run();
         for other in others {
             done.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

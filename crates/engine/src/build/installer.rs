@@ -172,7 +172,7 @@ impl Installer<'_, '_> {
         }
         let ready = tracee::preflight(pid)?;
         let counters = wanted.offsets().map(Offsets::all);
-        memory_limit::check(pid, &caches, counters.as_ref(), ready.threads)?;
+        memory_limit::check(pid, memory_limit::need(&caches, counters.as_ref(), ready.threads))?;
         let anchor_at = Self::place_anchor(&built, &caches)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
         if in_files {

@@ -47,30 +47,25 @@ impl Version {
     }
 }
 
-/// Returns an error if the groups of a process have no room for these caches. A limit that cannot be seen
+/// Returns an error if the groups of a process have no room for so many bytes. A limit that cannot be seen
 /// counts as none.
 ///
 /// # Errors
 /// [`Error::MemoryLimit`]
-pub(crate) fn check(
-    pid: Pid,
-    caches: &[CachePlan],
-    counters: Option<&Range<u32>>,
-    threads: u32,
-) -> Result<(), Error> {
+pub(crate) fn check(pid: Pid, need: u64) -> Result<(), Error> {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let groups = groups(&read(format!("/proc/{pid}/cgroup")), &read("/proc/self/mountinfo".to_owned()));
     let least = groups.iter().filter_map(|(folder, version)| Some((free(folder, *version)?, folder))).min();
     let Some((free, group)) = least else { return Ok(()) };
-    let need = need(caches, counters, threads).saturating_add(SPARE);
+    let need = need.saturating_add(SPARE);
     if free < need {
         return Err(Error::MemoryLimit { pid, group: group.clone(), free, need });
     }
     Ok(())
 }
 
-/// Returns the most bytes that can be charged to the target.
-fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u64 {
+/// Returns the most bytes that can be charged to the target for caches, and for counters of so many threads.
+pub(crate) fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads: u32) -> u64 {
     let mapped: u64 = caches.iter().map(|c| c.text_range().len() + c.data_len()).sum();
     let patched: FxHashSet<u64> =
         caches.iter().flat_map(|c| &c.records).map(|r| r.at.align_down(4096).0).collect();

@@ -9,7 +9,7 @@ use crate::family::kin::Kin;
 use crate::plan::candidate::Measured;
 use crate::plan::candidates::Candidates;
 use crate::session::restore;
-use crate::{Error, OptimizeOptions, Progress};
+use crate::{Error, OptimizeOptions, Progress, Target};
 
 /// How many members are tried: they may end while they count.
 const TRIES: usize = 4;
@@ -49,6 +49,10 @@ pub(crate) fn count(
                 return Ok((counted, CountingReport { counted_in: Some(pid.0), ..report }));
             }
             Err(e @ (Error::Changed { .. } | Error::Interrupted { .. })) => return Err(e),
+            // It could not be restored. No further member may come into that state.
+            Err(e) if Target::open(pid).is_ok_and(|t| t.installed.is_some_and(|i| i.is_counting())) => {
+                return Err(e);
+            }
             Err(e) => why = crate::with_causes(&e),
         }
     }

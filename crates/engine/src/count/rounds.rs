@@ -11,7 +11,6 @@ use crate::count::forked;
 use crate::count::gs_watch::Watch;
 use crate::count::instrument::{COUNTER, Instruments, Own, ToInstrument, counted_part, instrument, leaves};
 use crate::count::recount::{self, Round};
-use crate::family::facts;
 use crate::plan::candidate::{Certainty, Measured, Others, SiteTargets};
 use crate::plan::laid_out::Instrumented;
 use crate::plan::targets::{self, Seen, SeenSite, Site, ranked};
@@ -113,6 +112,8 @@ impl Ended {
 
 /// Counting clones that are in force.
 struct InForce<'a> {
+    /// When they began to come into force, as start times of processes tell it.
+    since: u64,
     area: CounterArea,
     offsets: Offsets,
     /// The functions that have counting clones.
@@ -140,12 +141,13 @@ impl Rounds<'_, '_, '_> {
         let own = |c| own_again(c, round);
         let owns: Vec<Own<'_>> = functions.iter().filter_map(own).collect();
         let offsets = round.offsets.all();
-        memory_limit::check(pid, &[], Some(&offsets), tracee::preflight(pid)?.threads)?;
+        memory_limit::check(pid, memory_limit::need(&[], Some(&offsets), tracee::preflight(pid)?.threads))?;
         let policy = Policy::default();
+        let since = tracee::start_time_now();
         let recount = splice::count_again(&target.process, installed, &round.journals, &offsets, &policy)?;
         self.report.again += owns.len();
         let originals = round.clones.clone();
-        self.finish(target, &InForce { area: recount.area, offsets: round.offsets, owns, originals })
+        self.finish(target, &InForce { since, area: recount.area, offsets: round.offsets, owns, originals })
     }
 
     /// Counts functions once in new clones; `callers` are the functions of earlier rounds.
@@ -178,6 +180,7 @@ impl Rounds<'_, '_, '_> {
         let style = Style { passes: Passes::default(), ..style };
         let clones = Clones::ToCount(Counting { clones: &clones, callers, offsets });
         let wanted = Wanted { clones, style, notes: &|_| round::write(offsets, &plans) };
+        let since = tracee::start_time_now();
         let placed = installer.install(target, wanted, &mut |_| {})?;
         let nowhere = || Error::Build("clones that count nowhere".to_owned());
         let area = placed.report.counters.ok_or_else(nowhere)?;
@@ -185,14 +188,13 @@ impl Rounds<'_, '_, '_> {
         owns.retain(|own| cloned.contains(&own.function.id));
         let entry = |f: FuncId| installer.program.extent(f).entry;
         let originals = placed.built.cloned.iter().map(|(f, clone)| (clone.start(), entry(*f))).collect();
-        self.finish(target, &InForce { area, offsets, owns, originals })
+        self.finish(target, &InForce { since, area, offsets, owns, originals })
     }
 
     /// Lets the target run, ends counting, and reads the counts.
     fn finish(&mut self, target: &Target, in_force: &InForce<'_>) -> Result<Ended, Error> {
-        let InForce { area, offsets, owns, .. } = in_force;
+        let InForce { since, area, offsets, owns, .. } = in_force;
         let begun = Instant::now();
-        let since = facts::now();
         let (found, seen) = self.observe(target, in_force)?;
         let target = Target::open(self.installer.target.process.pid())?;
         let pid = target.process.pid();
@@ -204,10 +206,8 @@ impl Rounds<'_, '_, '_> {
         if left > 0 {
             return Err(Error::UndoIncomplete { pid, left });
         }
-        if let Some(since) = since {
-            // Clock ticks are rounded: the first child may show an earlier tick than `since`.
-            forked::end_counting(pid, installed.anchor.at, since.saturating_sub(2));
-        }
+        // Clock ticks are rounded: the first child may show an earlier tick than `since`.
+        forked::end_counting(pid, installed.anchor.at, since.saturating_sub(2));
         let values = splice::counters(&target.process, area, offsets.from..offsets.watched)?;
         splice::release_counters(&target.process, &installed.anchor)?;
         if let Some((tid, base)) = own_base {

@@ -72,9 +72,10 @@ pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport,
     let begun = Instant::now();
     // New threads have the priority of the thread that starts them.
     let _favoured = Raised::favoured();
-    let (process, _lock) = TargetLock::open(parent)?;
+    // It was there a moment ago.
+    let (process, _lock) = TargetLock::open(parent).map_err(|e| gone(parent, e))?;
     let interrupt = interrupt.watching(&process);
-    let target = Target::open(parent)?;
+    let target = Target::open(parent).map_err(|e| gone(parent, e))?;
     let outcome = align_members(&target, &interrupt, begun);
     outcome.map_err(|e| target.cause(e))
 }
@@ -88,7 +89,7 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
     let (mut report, mut stops) = (MembersReport::default(), Vec::new());
     let stopped = AtomicUsize::new(0);
     let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
-    let tick = facts::now().unwrap_or(u64::MAX);
+    let tick = tracee::start_time_now();
     for _ in 0..LISTINGS {
         let members = facts::family_of(pid)?.unlike_parent(tick);
         let new: Vec<Pid> = members.filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
@@ -97,7 +98,9 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
         }
         report.found += new.len();
         let outcomes = parallel::map_waiting(1, &new, |&member| {
-            let outcome = interrupt.check().and_then(|()| head.join(member)).and_then(|member| {
+            // Once it has been undone, no other member is touched.
+            let stands = interrupt.check().and_then(|()| still_stands(parent));
+            let outcome = stands.and_then(|()| head.join(member)).and_then(|member| {
                 still_stands(parent)?;
                 generation.put_in(&member)
             });
@@ -139,9 +142,20 @@ fn still_stands(parent: &Target) -> Result<(), Error> {
     if undos == anchor.undos { Ok(()) } else { Err(Error::Changed { pid }) }
 }
 
+/// Returns the error for a process that has ended since it was found.
+fn gone(pid: Pid, e: Error) -> Error {
+    match e {
+        Error::Tracee(tracee::Error::NoSuchProcess(_)) => tracee::Error::Gone(pid).into(),
+        e => e,
+    }
+}
+
 /// Returns why a member was left alone; `None` if the member has ended.
 pub(crate) fn left_alone(member: Pid, e: &Error) -> Option<LeftAlone> {
-    let has_ended = Process::open(member).map_or(true, |process| process.is_ending());
+    let has_ended = match Process::open(member) {
+        Ok(process) => process.is_ending(),
+        Err(e) => matches!(e, tracee::Error::NoSuchProcess(_)),
+    };
     let (code, why) = (e.code().to_owned(), crate::with_causes(e));
     (!has_ended).then_some(LeftAlone { pid: member.0, code, why })
 }

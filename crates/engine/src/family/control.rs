@@ -3,8 +3,9 @@
 use crate::base::parallel;
 use crate::family::align::{self, LeftAlone, MembersReport};
 use crate::family::facts;
-use crate::family::members::Fact;
+use crate::family::members::{Fact, Family};
 use crate::operate::control::{self, ToggleAnswer};
+use crate::operate::status::is_still;
 use crate::session::state::{StopMs, TargetState};
 use crate::{Error, Interrupt, Target};
 use serde::{Deserialize, Serialize};
@@ -25,7 +26,7 @@ pub struct FamilyUndone {
     pub parent_answer: Option<ToggleAnswer>,
     /// Members that were found, the parent excluded.
     pub found: usize,
-    /// Members from which redirects were removed.
+    /// Members that hold clones, and no redirect any more.
     pub undone: usize,
     /// Members in which redirects remain, with the reason.
     pub left: Vec<LeftAlone>,
@@ -48,15 +49,17 @@ pub struct FamilyRedone {
 /// first, so that later children inherit none.
 ///
 /// # Errors
-/// Returns [`Error::NotInstalled`] if no process of the family holds clones, and the parent's errors of
-/// [`control::undo`] after all members were undone.
+/// Returns [`Error::NotInstalled`] if no process of the family holds clones; after the members that were found were
+/// undone, the parent's errors of [`control::undo`], and [`tracee::Error::Gone`] if the parent ended meanwhile or
+/// became another program: then members may be left.
 pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
     let begun = Instant::now();
-    let parent = facts::family_of(pid)?.parent.pid;
+    let family = facts::family_of(pid)?;
+    let parent = family.parent.pid;
     // Even if the parent cannot be undone, its members can.
     let of_parent = control::undo(parent);
     let tick = match of_parent {
-        Ok(_) => facts::now().unwrap_or(u64::MAX),
+        Ok(_) => tracee::start_time_now(),
         Err(_) => u64::MAX,
     };
     let mut answer = FamilyUndone {
@@ -68,7 +71,8 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         stop_ms: StopMs::default(),
         seconds: 0.0,
     };
-    let mut stops = undo_members(parent, tick, &mut answer);
+    let mut stops = Vec::new();
+    let is_whole = undo_members(family, tick, &mut answer, &mut stops);
     answer.parent_answer = match of_parent {
         Ok(toggled) => {
             stops.push(toggled.stop_ms.max);
@@ -77,28 +81,38 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         Err(Error::NotInstalled { .. }) if answer.undone > 0 => None,
         Err(e) => return Err(e),
     };
+    if !is_whole {
+        return Err(tracee::Error::Gone(parent).into());
+    }
     answer.stop_ms = StopMs::of_ms(stops);
     answer.seconds = (begun.elapsed().as_secs_f64() * 1e3).round() / 1e3;
     Ok(answer)
 }
 
-/// Removes the redirects from members until a listing shows none that is left to undo. `tick` is the time
-/// from which on the parent has no redirects. Adds what was done to the answer, and returns the lengths of
-/// the stops in milliseconds.
-fn undo_members(parent: Pid, tick: u64, answer: &mut FamilyUndone) -> Vec<f64> {
+/// Removes the redirects from members until a listing shows none that is left to undo. `family` was found before
+/// the parent was undone; `tick` is the time from which on the parent has no redirects. Adds what was done to the
+/// answer, and the lengths of stops in milliseconds. Returns whether the parent was there until the end: without it,
+/// its later children cannot be found.
+fn undo_members(family: Family, tick: u64, answer: &mut FamilyUndone, stops: &mut Vec<f64>) -> bool {
+    let Family { parent, members: mut listed, .. } = family;
     let (mut found, mut settled) = (BTreeSet::new(), BTreeSet::new());
-    let (mut busy, mut stops) = (Vec::new(), Vec::new());
+    let (mut busy, mut is_whole) = (Vec::new(), true);
     for _ in 0..LISTINGS {
-        // The parent may have ended; then it forks no more.
-        let Ok(family) = facts::family_of(parent) else { break };
+        match facts::family_of(parent.pid).ok().filter(|now| now.parent.is_same(&parent)) {
+            Some(now) => listed = now.unlike_parent(tick).collect(),
+            // Those that were listed before are still there.
+            None => is_whole = false,
+        }
         busy.clear();
         let unsettled: Vec<Fact> =
-            family.unlike_parent(tick).filter(|m| !settled.contains(&(m.pid, m.start))).collect();
+            listed.iter().filter(|m| !settled.contains(&(m.pid, m.start))).cloned().collect();
         if unsettled.is_empty() {
             break;
         }
         // An operator's undo is worth more CPU time than a redo.
-        let outcomes = parallel::map_waiting(2, &unsettled, |member| control::undo(member.pid));
+        let outcomes = parallel::map_waiting(2, &unsettled, |member| {
+            is_still(member.pid, member.start).and_then(|()| control::undo(member.pid))
+        });
         for (member, outcome) in unsettled.into_iter().zip(outcomes) {
             let id = (member.pid, member.start);
             found.insert(id);
@@ -125,7 +139,7 @@ fn undo_members(parent: Pid, tick: u64, answer: &mut FamilyUndone) -> Vec<f64> {
     }
     answer.found = found.len();
     answer.left.extend(busy);
-    stops
+    is_whole
 }
 
 /// Returns whether a process has no journal. It need not be in a state in which it can be worked on.

@@ -14,6 +14,7 @@ use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A generation of a parent, as it can be installed in a member.
@@ -23,6 +24,8 @@ pub(crate) struct Generation {
     in_force: BTreeSet<(Avma, u8)>,
     /// Whether its code lies on huge pages.
     huge: bool,
+    /// The most bytes that installations in progress will charge to the family's control groups.
+    claimed: AtomicU64,
 }
 
 /// What was done with a member.
@@ -64,7 +67,7 @@ impl Generation {
         let huge = caches
             .iter()
             .any(|c| parent.process.huge_pages(c.header.text).is_ok_and(|huge| !huge.is_empty()));
-        Ok(Self { caches: plans, in_force, huge })
+        Ok(Self { caches: plans, in_force, huge, claimed: AtomicU64::new(0) })
     }
 
     /// Returns the first pages of the modules that may be unloaded.
@@ -152,8 +155,8 @@ impl Generation {
         if before + mapped > MEMORY_CAP {
             return Err(Error::MemoryCap { pid, mapped: before, cap: MEMORY_CAP });
         }
-        let threads = u32::try_from(target.process.threads()?.len()).unwrap_or(u32::MAX);
-        memory_limit::check(pid, &self.caches, None, threads)?;
+        let claim = Claim::of(&self.claimed, memory_limit::need(&self.caches, None, 0));
+        memory_limit::check(pid, claim.all)?;
         let mut taken = holes(&target.maps);
         taken.extend(ranges.iter().map(|r| (*r, Hole::Plain)));
         taken.sort_by_key(|(r, _)| r.start);
@@ -178,6 +181,28 @@ impl Generation {
             }
             Err(e) => Err(e.into()),
         }
+    }
+}
+
+/// Memory that an installation is about to use. All members are in the same control groups, and several are
+/// changed at a time: so each must leave room for what the others are about to use.
+struct Claim<'a> {
+    claimed: &'a AtomicU64,
+    own: u64,
+    /// The bytes of this installation and of all others in progress.
+    all: u64,
+}
+
+impl<'a> Claim<'a> {
+    fn of(claimed: &'a AtomicU64, own: u64) -> Self {
+        Self { claimed, own, all: claimed.fetch_add(own, Ordering::SeqCst).saturating_add(own) }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        // The memory is in the group's usage now.
+        self.claimed.fetch_sub(self.own, Ordering::SeqCst);
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn family_of(pid: Pid) -> Result<Family, Error> {
     let pids = processes.filter_map(|e| e.file_name().to_str()?.parse().ok()).map(Pid);
     let facts: Vec<Fact> = pids.filter_map(fact).collect();
     match members::family(pid, &facts) {
-        Some(family) => Ok(family),
+        Some(family) => Ok(Family { adopts: is_init(family.parent.pid), ..family }),
         None => Err(tracee::preflight(pid).err().unwrap_or(tracee::Error::NoSuchProcess(pid)).into()),
     }
 }
@@ -71,10 +71,9 @@ fn text(path: &str) -> Option<String> {
     fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the current time in the clock ticks of process start times in `/proc/PID/stat`: hundredths of a
-/// second, from the decimals of `/proc/uptime`. Returns `None` if there is no such file.
-#[must_use]
-pub fn now() -> Option<u64> {
-    let text = fs::read_to_string("/proc/uptime").ok()?;
-    text.split(' ').next()?.replace('.', "").parse().ok()
+/// Returns whether a process is the first of its pid namespace. Orphans become its children.
+fn is_init(pid: Pid) -> bool {
+    let status = text(&format!("/proc/{pid}/status")).unwrap_or_default();
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    ids.split_whitespace().next_back() == Some("1")
 }

@@ -21,21 +21,22 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 pub(crate) struct Kin {
     /// The program of the family; `None` for a target that is optimized alone.
     program: Option<(u64, u64)>,
-    /// The processes, the target included, each with its CPU time when the family was opened. Nanoseconds.
-    members: Vec<(Process, u64)>,
+    /// The processes, the target included, each with its CPU time when the family was found. Nanoseconds. They are
+    /// not held open: a family may have more processes than whet may have open files.
+    members: Vec<(Pid, u64)>,
 }
 
 impl Kin {
-    /// Opens the family of a parent.
+    /// Finds the family of a parent.
     ///
     /// # Errors
     /// Returns the errors of [`facts::family_of`].
     pub(crate) fn of(parent: Pid) -> Result<Self, Error> {
         let family = facts::family_of(parent)?;
         let pids = family.members.iter().chain([&family.parent]).map(|f| f.pid);
-        // A member that has ended, or may not be read, is left out.
-        let open = |pid| Process::open(pid).ok().and_then(|p| p.cpu_time_ns().ok().map(|t| (p, t)));
-        let mut members: Vec<(Process, u64)> = pids.filter_map(open).collect();
+        // A member that has ended is left out.
+        let mut members: Vec<(Pid, u64)> =
+            pids.filter_map(|pid| Some((pid, tracee::cpu_time_ns(pid)?))).collect();
         members.sort_by_key(|(_, cpu)| Reverse(*cpu));
         Ok(Self { program: Some(family.parent.kind.exe), members })
     }
@@ -43,7 +44,7 @@ impl Kin {
     /// Returns the processes to sample beside the target; `None` for a target that is optimized alone.
     pub(crate) fn sampled(&self) -> Option<Vec<i32>> {
         self.program?;
-        Some(self.members.iter().take(SAMPLED).map(|(p, _)| p.pid().0).collect())
+        Some(self.members.iter().take(SAMPLED).map(|(pid, _)| pid.0).collect())
     }
 
     /// Returns whether the samples of a process are the family's. A child may have executed another program.
@@ -57,11 +58,11 @@ impl Kin {
         *known.entry(pid).or_insert_with(of_program)
     }
 
-    /// Returns the living processes that have used CPU time since the family was opened, the busiest first.
+    /// Returns the living processes that have used CPU time since the family was found, the busiest first.
     pub(crate) fn busiest(&self) -> Vec<Pid> {
-        let used = |(p, before): &(Process, u64)| {
-            let used = p.cpu_time_ns().ok()?.saturating_sub(*before);
-            (used > 0).then_some((Reverse(used), p.pid()))
+        let used = |(pid, before): &(Pid, u64)| {
+            let used = tracee::cpu_time_ns(*pid)?.saturating_sub(*before);
+            (used > 0).then_some((Reverse(used), *pid))
         };
         let mut busy: Vec<(Reverse<u64>, Pid)> = self.members.iter().filter_map(used).collect();
         busy.sort_unstable();
@@ -80,7 +81,9 @@ impl Kin {
 
     /// Returns the present mappings of all members, so that clones lie where each of them has room.
     pub(crate) fn maps(&self) -> Vec<Mapping> {
-        let of = |(p, _): &(Process, u64)| image::maps::parse(&p.maps_text().ok()?).ok();
+        let of = |(pid, _): &(Pid, u64)| {
+            image::maps::parse(&Process::open(*pid).and_then(|p| p.maps_text()).ok()?).ok()
+        };
         self.members.iter().filter_map(of).flatten().collect()
     }
 }

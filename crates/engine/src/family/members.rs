@@ -31,6 +31,12 @@ impl Fact {
     fn is_like(&self, other: &Fact) -> bool {
         self.kind == other.kind
     }
+
+    /// Returns whether both are facts of one process that has executed no other program meanwhile.
+    pub(crate) fn is_same(&self, other: &Fact) -> bool {
+        let program = |f: &Fact| (f.pid, f.start, f.kind.exe, f.kind.layout);
+        program(self) == program(other)
+    }
 }
 
 /// A parent and its descendants, all of the same kind.
@@ -39,6 +45,8 @@ pub(crate) struct Family {
     pub(crate) parent: Fact,
     /// The others, by process id.
     pub(crate) members: Vec<Fact>,
+    /// Whether children of the parent may have been forked by members that have ended since.
+    pub(crate) adopts: bool,
 }
 
 impl Family {
@@ -46,6 +54,7 @@ impl Family {
     /// forked since `tick`, when it had the state that all members are to have: they inherited that state.
     pub(crate) fn unlike_parent(self, tick: u64) -> impl Iterator<Item = Fact> {
         let parent = self.parent.pid;
+        let tick = if self.adopts { u64::MAX } else { tick };
         // Clock ticks are rounded.
         self.members.into_iter().filter(move |m| m.parent != parent || m.start <= tick.saturating_add(1))
     }
@@ -76,7 +85,7 @@ pub(crate) fn family(of: Pid, facts: &[Fact]) -> Option<Family> {
             todo.push(child.pid);
         }
     }
-    Some(Family { parent: parent.clone(), members: members.into_values().collect() })
+    Some(Family { parent: parent.clone(), members: members.into_values().collect(), adopts: false })
 }
 
 #[cfg(test)]
@@ -135,6 +144,9 @@ mod tests {
             [started(1, 0, 5), started(2, 1, 6), started(3, 1, 101), started(4, 1, 102), started(5, 2, 102)];
         let visited: Vec<i32> = family(Pid(1), &facts).unwrap().unlike_parent(100).map(|m| m.pid.0).collect();
         assert_eq!(visited, [2, 3, 5]);
+        // The parent may have adopted 4, which a member forked.
+        let family = Family { adopts: true, ..family(Pid(1), &facts).unwrap() };
+        assert_eq!(family.unlike_parent(100).count(), 4);
     }
 
     #[test]

@@ -22,6 +22,8 @@ const MAGIC: &[u8] = b"whet capture 1\n";
 const ANY_VERSION: &[u8] = b"whet capture ";
 /// The most bytes of a capture before compression. The code of the largest servers takes some 100 MB.
 const MOST: u64 = 1 << 30;
+/// The most bytes of the head. That of a large server takes some 10 MB; parsed, it takes several times as much.
+const MOST_OF_HEAD: u64 = 128 << 20;
 
 /// A capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,17 +46,22 @@ struct Head {
 /// Writes a capture.
 ///
 /// # Errors
-/// Returns the errors of `to`.
+/// Returns the errors of `to`; an error if the capture is larger than [`read`] accepts.
 pub(crate) fn write(capture: &Capture, to: impl Write) -> io::Result<()> {
     let files = capture.files.iter().map(|p| (p.module.0, p.from, p.len, p.bytes.is_some())).collect();
     let memory = capture.memory.runs.iter().map(|(at, b)| (at.0, b.len() as u64)).collect();
     let head = serde_json::to_vec(&Head { inputs: capture.inputs.clone(), files, memory })?;
+    let parts = || capture.files.iter().filter_map(|p| p.bytes.as_ref());
+    let all = || parts().chain(capture.memory.runs.iter().map(|r| &r.1));
+    let len = (MAGIC.len() + 8 + head.len() + all().map(Vec::len).sum::<usize>()) as u64;
+    if len > MOST || head.len() as u64 > MOST_OF_HEAD {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let mut out = GzEncoder::new(to, Compression::default());
     out.write_all(MAGIC)?;
     out.write_all(&(head.len() as u64).to_le_bytes())?;
     out.write_all(&head)?;
-    let parts = capture.files.iter().filter_map(|p| p.bytes.as_ref());
-    for bytes in parts.chain(capture.memory.runs.iter().map(|r| &r.1)) {
+    for bytes in all() {
         out.write_all(bytes)?;
     }
     out.finish()?.flush()
@@ -73,6 +80,9 @@ pub(crate) fn read(from: impl Read) -> Result<Capture, &'static str> {
         _ => return Err("is no capture"),
     }
     let len = input.bytes(8)?.try_into().map_or(u64::MAX, u64::from_le_bytes);
+    if len > MOST_OF_HEAD {
+        return Err("is cut off, or too large");
+    }
     let head = input.bytes(len)?;
     let Head { inputs, files, memory } =
         serde_json::from_slice(&head).map_err(|_| "is a capture with a malformed head")?;
@@ -163,6 +173,16 @@ mod tests {
         assert_eq!(read(&packed(b"whet capture 9\n")[..]), Err("is a capture of another version of whet"));
         let promise = [MAGIC, &u64::MAX.to_le_bytes()].concat();
         assert_eq!(read(&packed(&promise)[..]), Err("is cut off, or too large"));
+    }
+
+    /// What is written can be read: a capture whose head is too large is not written.
+    #[test]
+    fn a_head_that_is_too_large_is_not_written() {
+        let exe = "x".repeat(usize::try_from(MOST_OF_HEAD).unwrap());
+        let large = Capture { inputs: Inputs { exe, ..Inputs::default() }, ..capture() };
+        let mut bytes = Vec::new();
+        assert_eq!(write(&large, &mut bytes).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        assert!(bytes.is_empty());
     }
 
     /// The one-second form of the fuzz target: any bytes, no panic.
