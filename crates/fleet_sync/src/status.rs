@@ -1,4 +1,4 @@
-//! `whet-fleet status`: what this host gave, took and refused, and why.
+//! `whet-fleet status`: what this host contributed, accepted and refused, and why.
 
 use crate::{Config, Error, FolderSpool, Memory, Spool, Synced, files};
 use fleet::{Build, Digest, Slot, Taken};

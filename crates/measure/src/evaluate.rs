@@ -136,7 +136,7 @@ fn warnings(figures: &Figures, variation: f64, bottleneck: &Bottleneck, method: 
         );
         let hint = match method {
             Method::Paired => "the factor holds nevertheless, for the mean of these loads",
-            Method::Classic => "compare in pairs of short windows (without --classic): they stand it",
+            Method::Classic => "compare in pairs of short windows (without --classic), which tolerate this",
         };
         warn("not_steady", text, hint);
     }
