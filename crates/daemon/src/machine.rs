@@ -61,7 +61,7 @@ pub struct Target {
     pub since: Moment,
     /// The job of the worker that is at work on it.
     pub job: Option<Job>,
-    /// User CPU time at the last look, percent of one CPU.
+    /// User CPU time at the last scan, percent of one CPU.
     pub cpu_percent: f64,
     /// The generation of its newest rebuild by this daemon; 0 before the first rebuild.
     pub generation: u32,
@@ -486,14 +486,14 @@ impl Target {
         }
     }
 
-    /// Handles the death of a worker: the target may have to be mended. An operator's undo, for which a worker
-    /// was to end, stands.
+    /// Handles the death of a worker: its operation may have to be recovered. An operator's undo, for which
+    /// the worker was to end, remains in force.
     fn died(&mut self, job: Job, reason: &str, now: Moment) {
         if job == Job::Check {
             self.checked_at = Some(now);
             return;
         }
-        // The number of attempts to mend is limited as well.
+        // The number of attempts to recover is limited as well.
         self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
         let by_hand = self.is_undone_by_hand();
         if job == Job::Judge {

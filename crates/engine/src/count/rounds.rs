@@ -91,7 +91,7 @@ pub(crate) struct Ended {
     pub(crate) found: Option<GsUse>,
 }
 
-/// What a round found out about one function.
+/// The result of a round for one function.
 struct Known {
     counts: Counts,
     certainty: Certainty,
