@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What ended the lab. The run's folder keeps everything measured before.
+/// The cause that ended the lab. The run's folder keeps everything measured before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

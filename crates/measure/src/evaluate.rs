@@ -26,7 +26,7 @@ pub struct Figures {
     /// Work per CPU second with clones, divided by work per CPU second without.
     pub factor: Estimate,
     /// Work per user CPU second with clones, divided by work per user CPU second without, from the sums over
-    /// all windows. `None` if the kernel saw no user time.
+    /// all windows. `None` if the kernel recorded no user time.
     pub user_factor: Option<Estimate>,
     /// Rates of events that the CPU counted.
     pub events: Events,

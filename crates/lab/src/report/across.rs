@@ -27,7 +27,7 @@ impl Column {
     }
 }
 
-/// What two points must have in common to be compared: all of the step but the server.
+/// Returns what two points must share to be compared: all of the step except the server.
 fn key(p: &Point) -> String {
     let mut words = vec![p.step.load.clone()];
     words.extend(p.step.place.words());

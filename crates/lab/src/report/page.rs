@@ -145,13 +145,13 @@ pub struct Page {
     pub title: String,
     /// One sentence with the result.
     pub lead: String,
-    /// What the A/A control says.
+    /// The result of the A/A control.
     pub control: String,
     /// Whether the page is not to be published.
     pub unfit: bool,
     /// Names and values.
     pub facts: Vec<(String, String)>,
-    /// What makes the figures doubtful.
+    /// The reasons to doubt the figures.
     pub findings: Vec<String>,
     /// Steps that are not finished.
     pub broken: Vec<String>,
