@@ -62,11 +62,7 @@ impl Counted {
                 "Rebuilds by an earlier generation because there was no room for new clones.",
                 self.full as f64,
             ),
-            (
-                "whet_taken_back",
-                "Rebuilds that were undone because they did not gain.",
-                self.taken_back as f64,
-            ),
+            ("whet_taken_back", "Rebuilds that were undone because they did harm.", self.taken_back as f64),
             ("whet_jobs_failed", "Jobs that failed with a reason.", self.failed as f64),
             (
                 "whet_workers_crashed",
