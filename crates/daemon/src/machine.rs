@@ -78,12 +78,12 @@ pub struct Target {
     hungry: u32,
     /// No new work begins before this moment.
     ready_at: Moment,
-    /// No job that puts the target in order begins before this moment.
+    /// No undo, redo, recovery or alignment begins before this moment.
     toggled_at: Moment,
     failures: u32,
     crashes: u32,
     needs_mending: bool,
-    /// A member of its family has clones in force that it has not, or lacks those that it has.
+    /// The clones in force in a member of its family differ from those of the parent.
     unlike: bool,
     /// The last end of a job that was done for this reason alone.
     aligned_at: Option<Moment>,
@@ -178,8 +178,8 @@ impl Target {
         self.state == State::Optimized
     }
 
-    /// Returns whether a worker is changing the target, or did so a moment ago. Children forked meanwhile may
-    /// be without its clones for this reason alone.
+    /// Returns whether a worker is changing the target, or has just done so. Children forked meanwhile may
+    /// lack its clones only for this reason.
     #[must_use]
     pub fn is_being_changed(&self, now: Moment) -> bool {
         let working = self.job.is_some_and(|j| j != Job::Check);

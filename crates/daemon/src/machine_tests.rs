@@ -241,7 +241,8 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
         look(&mut w, fits(0.7, 0.1));
     }
     assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").next_job(), None);
-    // A profile of another build leaves much out: its functions' full share is expected, not what it knew.
+    // A profile of another build leaves functions out. The full share is expected, not the share of its
+    // functions.
     let mut w = world();
     let warm = Outcome::Optimized { generation: 1, coverage: 0.7, layout: Layout::WarmFromOtherBuild };
     w.busy().begin(Job::Optimize { fresh: false }).ends(warm).begin(Job::Check).ends(fits(0.7, 0.1));

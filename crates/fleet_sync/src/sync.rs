@@ -147,7 +147,7 @@ impl<S: Spool> Run<'_, S> {
         self.give(program, head.as_ref()).await
     }
 
-    /// Returns the head. If it cannot be used, the one that was read before.
+    /// Returns the head. If it cannot be used, returns the head that was read before.
     async fn head(&mut self, program: &Program) -> Result<Option<Head>, Error> {
         match self.read_head(program).await {
             Err(e) if !e.is_outage() => {

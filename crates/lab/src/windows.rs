@@ -230,7 +230,7 @@ impl<T> Measuring<'_, '_, T> {
 /// A pair of windows to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
-    /// Its number among those of its kind.
+    /// Its number among the pairs of its kind.
     pub number: usize,
     /// Whether it is an A/A pair.
     pub control: bool,

@@ -10,8 +10,8 @@ use crate::{Estimate, report};
 const FEWEST: usize = 5;
 /// The largest width, upper end divided by lower end, at which an interval shows that there is no difference.
 const NARROW: f64 = 1.25;
-/// The smallest change of work per CPU second that counts as a difference, as a share. An A/A control differs
-/// by as much now and then, whatever its interval says.
+/// The smallest change of work per CPU second that counts as a difference, as a share. A/A controls sometimes
+/// differ by as much, even if their interval excludes 1.
 pub const LEAST_EFFECT: f64 = 0.01;
 /// The share of void pairs above which a warning is given.
 const VOID: f64 = 0.05;

@@ -173,8 +173,8 @@ impl Rounds<'_, '_, '_> {
         let offsets = Offsets { from, watched, to: end };
         let (clones, mut owns): (Vec<Instrumented<'_>>, Vec<Own<'_>>) = clones.into_iter().unzip();
         let plans: Vec<FunctionPlan> = owns.iter().map(Own::stored).collect();
-        // Install all kinds of redirects, whatever passes are off: calls that do not enter a clone are not
-        // counted.
+        // Install all kinds of redirects, even if passes are left out: calls that do not enter a clone are
+        // not counted.
         let style = Style { passes: Passes::default(), ..style };
         let clones = Clones::ToCount(Counting { clones: &clones, callers, offsets });
         let wanted = Wanted { clones, style, notes: &|_| round::write(offsets, &plans) };
