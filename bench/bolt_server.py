@@ -146,8 +146,7 @@ def profile(folder: Path, server: Path, loads: list[str]) -> Path:
     if os.geteuid() == 0:
         shutil.chown(place, "mysql")
     said = place / "profile.fdata"
-    # Each second it writes all counts since the start, instead of those of the last second; and once more at
-    # the end.
+    # The server writes all counts since its start, not those of the last second: each second, and at the end.
     options = [f"--instrumentation-file={said}", "--instrumentation-sleep-time=1", "--instrumentation-no-counters-clear"]
     with whole(counting) as new:
         run(BOLT, server, "-o", new, "-instrument", *options)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures what counting costs while it lasts: work with counting clones in force, compared with before; per
-second, and per second of the target's CPU time, which other work on the machine does not change.
+"""Measures the cost of counting while it lasts: work with counting clones in force, compared with before. Work is
+counted per second, and per second of the target's CPU time, which other work on the machine does not change.
 
-There are two targets: a guest whose threads hammer one small function, and MariaDB under sysbench. `whet
+There are two targets: a guest whose threads call one small function all the time, and MariaDB under sysbench. `whet
 optimize --count` runs on each, while the work is read every 50 ms. Whether counting clones are in force is
 read from the target's journal, as `whet status` shows it. Prints a line for each target and writes all
 figures to a JSON file.
@@ -107,7 +107,7 @@ def rates(pid: int, work: Callable[[], int], optimize: Callable[[], dict], whet:
 
 
 def guest(args: argparse.Namespace) -> dict:
-    """Measures threads that hammer one function."""
+    """Measures threads that call one function all the time."""
     with guest_running("hammer", str(args.threads)) as (pid, count):
         time.sleep(1)
         return rates(pid, lambda: sum(count(64 * i) for i in range(args.threads)), lambda: optimize(pid, args), args.whet)

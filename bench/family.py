@@ -3,8 +3,8 @@
 --family` and `whet undo --family`.
 
 A window lasts from one report of pgbench to another, and counts transactions and the CPU time of all processes
-of the server. A round has one window with clones and two without, in random order. Prints the median ratio of all rounds with its 95%
-bootstrap interval, and as an A/A control that of the two windows without clones.
+of the server. A round has one window with clones and two without, in random order. Prints the median ratio of
+all rounds with its 95% bootstrap interval. The ratio of the two windows without clones is the A/A control.
 
 Loads: `select-only` and `tpc-b` are pgbench's own; `analytic` runs six queries like TPC-H's over tables in memory.
 

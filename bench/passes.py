@@ -8,9 +8,9 @@ between which one stop puts the other generation in force. The figure is the wor
 with all passes, divided by that of the build without the pass: more than 1 means that the pass helps. "A/A"
 compares two builds with all passes: they differ in their addresses alone, so this is the error of the method.
 
-Beside it stands what the counts say of the clones of each build, without noise: the change that the pass
-makes to executed instructions, taken branches, calls, returns and indirect branches, and to the number of hot
-cache lines and pages.
+The table also has figures from exact counts, which have no noise: the change that the pass makes to executed
+instructions, taken branches, calls, returns and indirect branches, and to the number of hot cache lines and
+pages.
 
     bench/passes.py [--server NAME] [--load LOAD] [--pairs N] [--rounds N] [--seed N] [--json FILE] [PASS...]
 

@@ -1,7 +1,6 @@
 #!/bin/bash
-# Tests the package: builds it from a binary, examines it, then installs, uses, upgrades, removes and purges
-# it in a root folder of its own (an overlay of this machine's root, in its own namespaces). Nothing may be
-# left.
+# Tests the package: builds it from a binary and examines it. Then installs, uses, upgrades, removes and purges it
+# in a separate root folder (an overlay of this machine's root, in its own namespaces). Nothing may be left.
 #
 #   tools/test_deb.sh        the binary is $WHET, target/debug/whet by default; needs root
 set -euo pipefail
@@ -38,14 +37,14 @@ inside() {
 
     # An upgrade changes neither targets nor the configuration.
     quietly dpkg --no-triggers --force-confold -i "$package"
-    (($(live "$pid") > 0)) || fail "an upgrade has taken something back"
+    (($(live "$pid") > 0)) || fail "an upgrade has undone a target"
     [[ $(daemon) == "$runs" ]] || fail "the daemon is gone after an upgrade"
     grep -q "^# mine" /etc/whet.toml || fail "the configuration was replaced"
 
     # If a target cannot be undone, the package stays, since it has the tool for the undo.
     kill -STOP "$pid"
     if dpkg --no-triggers -r whet >/outside/log 2>&1; then fail "removed while something is optimized"; fi
-    grep -q "still optimized" /outside/log || fail "no word of why: $(cat /outside/log)"
+    grep -q "still optimized" /outside/log || fail "the reason is missing: $(cat /outside/log)"
     [[ -x /usr/bin/whet ]] || fail "the tool is gone"
     kill -CONT "$pid"
 
@@ -53,7 +52,7 @@ inside() {
     [[ $(live "$pid") == 0 ]] || fail "removed, and still optimized"
     "$whet" verify "$pid" >/dev/null || fail "code differs after the removal"
     kill -0 "$pid" || fail "the target is gone"
-    [[ -z $(daemon) ]] || fail "the daemon runs on"
+    [[ -z $(daemon) ]] || fail "the daemon still runs"
     [[ -e /etc/whet.toml && -e /var/lib/whet && ! -e /usr/bin/whet ]] || fail "removed too much or too little"
     touch /etc/whet.off
     quietly dpkg --no-triggers -P whet

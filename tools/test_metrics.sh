@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the daemon's metrics, the alert rules and the dashboard with the programs that read them (Debian: apt-get
 # install prometheus prometheus-node-exporter). promtool checks the metrics file of a running daemon, the rules,
-# and the unit tests of the rules. node_exporter reads the file, Prometheus collects from node_exporter, knows
-# the types, loads the rules and answers every query of the dashboard.
+# and the unit tests of the rules. node_exporter reads the file. Prometheus collects from node_exporter, has the
+# types, loads the rules and answers every query of the dashboard.
 #
 #   tools/test_metrics.sh        the binary is $WHET, target/debug/whet by default; needs no root
 set -euo pipefail
@@ -60,7 +60,7 @@ if ! grep -q "^whet_target_state{" "$work/whet.prom"; then
     fail "no metrics of the target"
 fi
 promtool check metrics <"$work/whet.prom"
-echo "$(grep -c -v '^#' "$work/whet.prom") samples are as promtool wants them"
+echo "$(grep -c -v '^#' "$work/whet.prom") samples pass promtool"
 
 if ! command -v prometheus-node-exporter >/dev/null; then
     echo "skipped: Prometheus; takes node_exporter (apt-get install prometheus-node-exporter)"
@@ -145,6 +145,6 @@ for q in queries:
     ask("query", query=q.replace("$instance", ".*"))
 for q in expected:
     until(q, lambda: ask("query", query=q.replace("$instance", ".*"))["result"])
-print(f"Prometheus knows {len(types)} metrics with their types and answers {len(queries)} queries of the dashboard, "
+print(f"Prometheus has {len(types)} metrics with their types and answers {len(queries)} queries of the dashboard, "
       f"{len(expected)} of them with values")
 CHECK

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Tests the artifacts of a release: made twice they are the same, packages have the same files, images hold programs that
-# run with nothing else, archives hold programs that need no C library, and the manifests for Kubernetes can be rendered.
+# Tests the artifacts of a release. A second run makes the same bytes, and packages have the same files. Images hold
+# programs that run with nothing else, archives hold programs that need no C library. The manifests for Kubernetes can
+# be rendered.
 #
 #   tools/test_release.sh [BINARIES [STATIC]]      the folders of whet and whet-fleet, target/debug and
 #                                                  target/x86_64-unknown-linux-musl/debug by default; needs root, rpm,

@@ -7,7 +7,7 @@ use iced_x86::{Code, FlowControl, RflagsBits};
 /// A place in a function that control passes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Point {
-    /// A block, by whatever edge it is reached.
+    /// A block, by any edge.
     Block(BlockId),
     /// One way out of a block.
     Edge {

@@ -148,7 +148,7 @@ impl Default for Rollout {
 pub struct Fleet {
     /// The spool folder; `None` for no exchange.
     pub spool: Option<PathBuf>,
-    /// The public keys whose signatures are trusted. Without a key nothing is taken.
+    /// The public keys whose signatures are trusted. Without a key nothing is accepted.
     pub keys: Vec<String>,
     /// The operator's label for hosts that run a program in the same way.
     pub class: fleet::Class,

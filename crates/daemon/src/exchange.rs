@@ -28,7 +28,7 @@ const LIMIT: u64 = (fleet::CONTRIBUTION_LIMIT + 4096) as u64;
 /// The most votes that are kept.
 const VOTES: usize = 256;
 
-/// What shows that a file has changed: inode, size, time of its content.
+/// The identity of a file's content: inode, size, time of the last change.
 type Stamp = (u64, u64, i64, i64);
 
 /// The exchange of profiles with other hosts.

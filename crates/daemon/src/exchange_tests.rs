@@ -52,7 +52,7 @@ impl Fixture {
         self.folder.path().join("spool/in").join(slot.file(BUILD))
     }
 
-    /// Puts bytes into the inbox, in the way of `whet-fleet`.
+    /// Puts bytes into the inbox, as `whet-fleet` does.
     fn put(&mut self, slot: Slot, bytes: &[u8]) -> Option<Taken> {
         write_whole(&self.inbox(slot), bytes).unwrap();
         self.run(slot)
@@ -66,7 +66,7 @@ impl Fixture {
     }
 }
 
-/// The build of which an aggregate is in a place.
+/// Returns the build whose aggregate is in a slot.
 fn build_in(slot: Slot) -> &'static str {
     if slot == Slot::Own { BUILD } else { FORMER }
 }
@@ -170,7 +170,7 @@ fn own_profiles_are_exported_and_harm_is_remembered() {
     assert!(f.exchange.run(&[(BUILD.to_owned(), EXE.to_owned())].into()).is_err());
 }
 
-/// Of all profiles that exist, the best one is chosen; each is taken away in its turn.
+/// The best of all existing profiles is chosen. The test removes them one by one.
 #[test]
 fn own_profiles_go_before_the_fleets_and_those_of_the_build_before_others() {
     let mut f = Fixture::new();

@@ -79,7 +79,7 @@ pub(crate) struct Members {
     /// Children that the parent has forked later have what the parent has. Clock ticks since boot; `None`
     /// while a worker changes the family, and before the first worker.
     settled: Option<u64>,
-    /// CPU time of all processes, at the last look. Seconds.
+    /// CPU time of all processes, at the last scan. Seconds.
     spent: Option<(f64, Moment)>,
 }
 
@@ -94,7 +94,7 @@ impl Members {
         self.forks
     }
 
-    /// Returns whether a process was a member in the last look.
+    /// Returns whether a process was a member in the last scan.
     pub(crate) fn contains(&self, pid: i32) -> bool {
         let from = Identity { pid, start: 0 };
         self.known.range(from..=Identity { pid, start: u64::MAX }).next().is_some()

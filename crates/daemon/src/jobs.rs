@@ -14,8 +14,8 @@ use tracing::{info, warn};
 const BUILDING: Duration = Duration::from_secs(300);
 /// The time that any other job may take. A comparison may take this time beyond its own.
 const SHORT: Duration = Duration::from_secs(60);
-/// How long a rebuild may take to end by itself once the kill-switch file exists. Then its worker is killed,
-/// and the target is mended.
+/// How long a rebuild may take to end once the kill-switch file exists. Then its worker is killed, and its
+/// operation is recovered.
 const AT_ONCE: Duration = Duration::from_millis(400);
 
 impl Daemon {
@@ -175,8 +175,8 @@ impl Daemon {
         }
     }
 
-    /// Interrupts all workers except those that undo or mend, because everything is to be undone. Targets
-    /// that are not on the list are not the daemon's; `whet undo --all` undoes these.
+    /// Interrupts all workers except those that undo or recover, because everything is to be undone.
+    /// Processes that are not on the list stay as they are; `whet undo --all` undoes these.
     pub(crate) fn switch_off(&mut self) {
         for worker in &mut self.workers {
             match worker.order.job {

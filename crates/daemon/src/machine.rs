@@ -61,7 +61,7 @@ pub struct Target {
     pub since: Moment,
     /// The job of the worker that is at work on it.
     pub job: Option<Job>,
-    /// User CPU time at the last look, percent of one CPU.
+    /// User CPU time at the last scan, percent of one CPU.
     pub cpu_percent: f64,
     /// The generation of its newest rebuild by this daemon; 0 before the first rebuild.
     pub generation: u32,
@@ -78,12 +78,12 @@ pub struct Target {
     hungry: u32,
     /// No new work begins before this moment.
     ready_at: Moment,
-    /// No job that puts the target in order begins before this moment.
+    /// No undo, redo, recovery or alignment begins before this moment.
     toggled_at: Moment,
     failures: u32,
     crashes: u32,
     needs_mending: bool,
-    /// A member of its family has clones in force that it has not, or lacks those that it has.
+    /// The clones in force in a member of its family differ from those of the parent.
     unlike: bool,
     /// The last end of a job that was done for this reason alone.
     aligned_at: Option<Moment>,
@@ -178,8 +178,8 @@ impl Target {
         self.state == State::Optimized
     }
 
-    /// Returns whether a worker is changing the target, or did so a moment ago. Children forked meanwhile may
-    /// be without its clones for this reason alone.
+    /// Returns whether a worker is changing the target, or has just done so. Children forked meanwhile may
+    /// lack its clones only for this reason.
     #[must_use]
     pub fn is_being_changed(&self, now: Moment) -> bool {
         let working = self.job.is_some_and(|j| j != Job::Check);
@@ -486,14 +486,14 @@ impl Target {
         }
     }
 
-    /// Handles the death of a worker: the target may have to be mended. An operator's undo, for which a worker
-    /// was to end, stands.
+    /// Handles the death of a worker: its operation may have to be recovered. An operator's undo, for which
+    /// the worker was to end, remains in force.
     fn died(&mut self, job: Job, reason: &str, now: Moment) {
         if job == Job::Check {
             self.checked_at = Some(now);
             return;
         }
-        // The number of attempts to mend is limited as well.
+        // The number of attempts to recover is limited as well.
         self.needs_mending = self.crashes <= CRASHES || job != Job::Mend;
         let by_hand = self.is_undone_by_hand();
         if job == Job::Judge {

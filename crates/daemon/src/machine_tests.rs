@@ -241,7 +241,8 @@ fn the_time_between_rebuilds_for_changed_loads_doubles() {
         look(&mut w, fits(0.7, 0.1));
     }
     assert_eq!(w.is(State::Optimized, "hot clones hold 70.0% of its user time").next_job(), None);
-    // A profile of another build leaves much out: its functions' full share is expected, not what it knew.
+    // A profile of another build leaves functions out. The full share is expected, not the share of its
+    // functions.
     let mut w = world();
     let warm = Outcome::Optimized { generation: 1, coverage: 0.7, layout: Layout::WarmFromOtherBuild };
     w.busy().begin(Job::Optimize { fresh: false }).ends(warm).begin(Job::Check).ends(fits(0.7, 0.1));
@@ -371,7 +372,7 @@ fn crashes_of_workers_are_mended_and_limited() {
     w.begin(Job::Optimize { fresh: false }).ends(Outcome::Crashed("dead".to_owned()));
     w.begin(Job::Mend).ends(Outcome::Toggled(None));
     assert_eq!(w.is(State::Refused, "4 times").pass(1_000_000 * S).busy().next_job(), None);
-    // The rest of the crashed worker's change is mended all the same.
+    // The crashed worker's operation is recovered all the same.
     w.apply(Event::Journal(Some(J::Counting)))
         .begin(Job::Mend)
         .ends(Outcome::Toggled(Some(J::Undone)))
@@ -412,8 +413,8 @@ fn crashes_count_under_the_switch() {
     w.is(State::Refused, "4 times: dead");
 }
 
-/// An operator undoes a target while a worker is at work on it, which is killed for this. What the worker left
-/// is mended, and the operator's undo stands.
+/// An operator undoes a target while a worker works on it, which is killed for this. The worker's operation
+/// is recovered, and the operator's undo remains in force.
 #[test]
 fn an_undo_by_hand_stands_after_its_worker_was_killed() {
     for (job, left) in [

@@ -19,17 +19,17 @@ pub struct Counted {
     pub taken_back: u64,
     /// Jobs that failed with a reason.
     pub failed: u64,
-    /// Workers that died or took too long, without those that the daemon killed because they were to end.
+    /// Workers that died or took too long, except workers that the daemon killed after a request to end.
     pub crashed: u64,
     /// Targets that ended, or became another program.
     pub ended: u64,
     /// Failed writes of files.
     pub unwritten: u64,
-    /// Looks at all processes.
+    /// Scans of all processes.
     pub looks: u64,
-    /// CPU time spent on looks.
+    /// CPU time spent on scans.
     pub looking: Duration,
-    /// The time of the last look: seconds of the Unix epoch.
+    /// The time of the last scan: seconds of the Unix epoch.
     pub looked_at: i64,
     /// Stops of targets by workers.
     pub stops: u64,
@@ -62,15 +62,11 @@ impl Counted {
                 "Rebuilds by an earlier generation because there was no room for new clones.",
                 self.full as f64,
             ),
-            (
-                "whet_taken_back",
-                "Rebuilds that were undone because they did not gain.",
-                self.taken_back as f64,
-            ),
+            ("whet_taken_back", "Rebuilds that were undone because they did harm.", self.taken_back as f64),
             ("whet_jobs_failed", "Jobs that failed with a reason.", self.failed as f64),
             (
                 "whet_workers_crashed",
-                "Workers that died or took too long, without those that the daemon killed because they were to end.",
+                "Workers that died or took too long, except workers that the daemon killed after a request to end.",
                 self.crashed as f64,
             ),
             (
@@ -79,15 +75,15 @@ impl Counted {
                 self.ended as f64,
             ),
             ("whet_files_unwritten", "Files that could not be written.", self.unwritten as f64),
-            ("whet_looks", "Looks at all processes.", self.looks as f64),
+            ("whet_looks", "Scans of all processes.", self.looks as f64),
             ("whet_stops", "Stops of targets by this daemon.", self.stops as f64),
-            ("whet_looking_seconds", "CPU time spent on looks.", self.looking.as_secs_f64()),
+            ("whet_looking_seconds", "CPU time spent on scans.", self.looking.as_secs_f64()),
         ];
         let counters = counters.map(|(name, help, n)| Family::single(name, Kind::Counter, help, n));
         let last = Family::single(
             "whet_last_look_timestamp_seconds",
             Kind::Gauge,
-            "Time of the last look at all processes, in seconds of the Unix epoch.",
+            "Time of the last scan of all processes, in seconds of the Unix epoch.",
             self.looked_at as f64,
         );
         counters.into_iter().chain([last]).collect()

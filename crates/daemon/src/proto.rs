@@ -72,7 +72,7 @@ pub struct DaemonStatus {
     /// The number of live processes on the list. A daemon of an older version does not report this.
     #[serde(default)]
     pub watched: usize,
-    /// The processes on the list, and those that have ended a short while ago.
+    /// The processes on the list, and processes on the list that ended recently.
     pub targets: Vec<TargetView>,
 }
 

@@ -1,4 +1,4 @@
-//! How carefully a host begins: shares of targets, jitter, and a limit of stops.
+//! Limits for a careful rollout on one host: shares of targets, jitter, and a limit of stops.
 
 use crate::config::Config;
 use crate::machine::{Job, Moment};
@@ -39,8 +39,8 @@ fn stops(job: Job, config: &Config) -> u32 {
 pub(crate) struct Stops(VecDeque<(Moment, u32)>);
 
 impl Stops {
-    /// Returns whether a job may begin now. One that alone exceeds the limit begins when nothing else did for a
-    /// minute. Jobs that put a target in order never wait.
+    /// Returns whether a job may begin now. A job that alone exceeds the limit begins if no other job began
+    /// within a minute. Jobs that need no worker slot never wait.
     pub(crate) fn allow(&mut self, job: Job, now: Moment, config: &Config) -> bool {
         let Some(limit) = config.rollout.stops_per_minute.filter(|_| job.takes_a_place()) else {
             return true;

@@ -1,4 +1,4 @@
-//! Lists processes: all of them, or those that began since the last list.
+//! Lists all processes, or only the processes that began since the last list.
 //!
 //! A list of all of `/proc` takes the kernel some microseconds per process. Every few seconds this is too
 //! much on a host with thousands of processes. The kernel assigns ids in rising order, starts again after the

@@ -73,7 +73,7 @@ pub enum Job {
     Undo,
     /// Puts the undone clones in force again.
     Redo,
-    /// Mends the target after a worker died.
+    /// Recovers the operation that a worker's death has interrupted.
     Mend,
     /// Puts the parent's clones in force in the members of its family that lack them.
     Align,
@@ -86,8 +86,8 @@ impl Job {
         !matches!(self, Job::Check | Job::Judge)
     }
 
-    /// Returns whether the job needs one of the `at_once` worker slots. Checks, and jobs that put a target in
-    /// order, never wait for a slot.
+    /// Returns whether the job needs one of the `at_once` worker slots. Checks, undo, redo, recovery and
+    /// alignment never wait for a slot.
     #[must_use]
     pub fn takes_a_place(self) -> bool {
         matches!(self, Job::Optimize { .. } | Job::Judge)
@@ -163,7 +163,8 @@ pub enum Outcome {
     Checked(Fit),
     /// Work was compared. The verdict is `None` if the comparison showed nothing, for the reason in the text.
     Judged(Option<Verdict>, String),
-    /// The target was undone, redone or mended; its journal has this state, or there is none.
+    /// The target was undone or redone, or an operation was recovered. Its journal has this state; `None`
+    /// without a journal.
     Toggled(Option<TargetState>),
     /// The job failed, for a reason that the worker reports.
     Failed {
@@ -177,16 +178,16 @@ pub enum Outcome {
     /// The worker died, or was ended because it took too long.
     Crashed(String),
     /// The daemon had requested the worker's end, and killed the worker because it did not end in time. This is
-    /// no fault of the worker, but the target must be mended.
+    /// no fault of the worker, but its operation must be recovered.
     Killed,
 }
 
 /// An event in a target's life.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// The process was seen in a look.
+    /// The process was seen in a scan.
     Seen {
-        /// User CPU time since the previous look, percent of one CPU.
+        /// User CPU time since the previous scan, percent of one CPU.
         cpu_percent: f64,
         /// How long it has been running.
         age: Duration,

@@ -12,7 +12,7 @@ pub(crate) const MOST_TARGETS: usize = 64;
 /// The most reasons of one target for which functions were left alone.
 const MOST_REASONS: usize = 16;
 
-/// What a target's journal says.
+/// The contents of a target's journal, as metrics need them.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Held {
     generation: u32,
@@ -43,7 +43,7 @@ impl Held {
     }
 }
 
-/// What is known of one live target.
+/// The figures of one live target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures<'a> {
     pub(crate) pid: i32,
@@ -65,8 +65,8 @@ impl Figures<'_> {
         labels
     }
 
-    /// Returns the longest stop: of those by this daemon, and of the last change that the journal records,
-    /// whoever made it.
+    /// Returns the longest stop: of the stops by this daemon, and of the last change in the journal by any
+    /// whet.
     fn longest_stop(&self) -> Option<f64> {
         let own = (self.stops.count > 0).then_some(self.stops.longest.as_secs_f64());
         own.into_iter().chain(self.held.and_then(|h| h.stop_seconds)).reduce(f64::max)
@@ -107,7 +107,7 @@ const PLAIN: [Plain; 13] = [
         "Share of user time in hot fragments of clones, by the samples of the last check.",
         |f| Some(f.life.fit?.hot),
     ),
-    ("whet_target_user_cpu_ratio", Kind::Gauge, "User CPU time at the last look; 1 is one CPU.", |f| {
+    ("whet_target_user_cpu_ratio", Kind::Gauge, "User CPU time at the last scan; 1 is one CPU.", |f| {
         Some(f.life.cpu_percent / 100.0)
     }),
     ("whet_target_generation", Kind::Gauge, "The newest generation of clones.", |f| {

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// This host has kept it, of the target's build.
+    /// Kept by this host, of the target's build.
     Own,
     /// The fleet's, of the target's build.
     Fleet,
-    /// This host has kept it, of another build of the program.
+    /// Kept by this host, of another build of the program.
     OwnOfOtherBuild,
     /// The fleet's, of another build of the program.
     FleetOfOtherBuild,
@@ -48,8 +48,8 @@ impl Source {
 }
 
 impl Exchange {
-    /// Chooses the profile for a start of a build: this host's own, else the fleet's, else this host's own of another
-    /// build, else the fleet's of another build. `other_build` is this host's own of another build.
+    /// Chooses the profile for a start of a build: this host's, else the fleet's, else this host's of another
+    /// build, else the fleet's of another build. `other_build` is this host's profile of another build.
     pub(crate) fn warm_profile(&self, build: &str, other_build: Option<&Path>) -> Option<Warm> {
         let own = |source, path: PathBuf| {
             path.exists().then_some(Warm { path, origin: Origin { source, aggregate: None } })

@@ -166,7 +166,8 @@ impl Order {
         Ok(Outcome::Toggled(undone.parent_answer.map(|a| a.state)))
     }
 
-    /// Mends a family. A worker may also have died while one member was without its clones.
+    /// Recovers an interrupted operation in a family. The worker may also have died while one member was
+    /// without its clones.
     fn mend_family(&self, interrupt: &Interrupt) -> Result<Outcome, Error> {
         let pid = Pid(self.pid);
         let state = engine::mend_family(pid)?;

@@ -22,7 +22,8 @@ const MOST_WARNINGS: usize = 100;
 /// stopped.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A running worker. If dropped, it is killed; its target stays sound, and is mended later.
+/// A running worker. If dropped, it is killed; its target keeps working, and its operation is recovered
+/// later.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -111,13 +112,13 @@ impl Worker {
         self.deadline
     }
 
-    /// Requests that the worker bring its target in order and end.
+    /// Requests that the worker restore its target and end.
     pub fn interrupt(&mut self) {
         self.interrupt_within(GRACE);
     }
 
-    /// Works like [`Worker::interrupt`], but sets the time until the worker is killed; then the target is
-    /// mended. A further call can only shorten this time.
+    /// Works like [`Worker::interrupt`], but sets the time until the worker is killed. A further call can
+    /// only shorten this time.
     pub fn interrupt_within(&mut self, grace: Duration) {
         let until = Instant::now() + grace;
         if self.asked_to_end {

@@ -50,7 +50,7 @@ pub struct Offer {
     pub since: u64,
 }
 
-/// What a merger should do with a head.
+/// The next action of a merger on a head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Nothing changes, for this reason.

@@ -1,14 +1,14 @@
-//! A fleet: the profile of one host warms all others.
+//! A fleet: hosts start warm from the profiles of other hosts.
 //!
 //! Hosts contribute profiles to an object store. A merger folds the contributions of a build into one
 //! *aggregate*, signs it, and offers it to the hosts in waves. This crate holds all rules: names in the store,
 //! signed documents, limits, the fold, votes and waves. The input is bytes and numbers, the output is bytes and
-//! decisions. It touches no network, no file and no clock. `fleet_sync` moves the bytes; the daemon uses
-//! the same rules for what it takes.
+//! decisions. It touches no network, no file and no clock. `fleet_sync` moves the bytes; the daemon applies
+//! the same rules to the aggregates that it accepts.
 //!
 //! **Trust.** A profile decides layout, never correctness. A wrong profile costs speed, and memory up to the
 //! cap. The rules bound even that:
-//! - A host takes only aggregates with a signature by a key of its own configuration ([`Keys`]).
+//! - A host accepts only aggregates with a signature by a key of its own configuration ([`Keys`]).
 //! - A host counts once in an aggregate, and a small share of hosts cannot decide the weight of any function
 //!   ([`fold()`]).
 //! - The clock of a host or a merger decides nothing. Ages follow from the store's own times

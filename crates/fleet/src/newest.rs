@@ -2,11 +2,12 @@
 //!
 //! Most functions of a program are the same in its next build, so an aggregate of another build, a *former*
 //! one, serves for these. Builds are of the same program if their files have the same name. The store has one
-//! signed record for each name and class: the newest build whose aggregate is in force on all hosts. Which
-//! aggregate that is, the head of that build says. So what is withdrawn, or is still on its way through the
-//! waves, serves no other build.
+//! signed record for each name and class: the newest build whose aggregate is in force on all hosts. The head
+//! of that build names the aggregate. So an aggregate that is withdrawn, or still offered in waves, serves no
+//! other build.
 //!
-//! Each merger puts the record right with every step, whoever wrote it last. The times in it are the store's.
+//! Each merger corrects the record with every step, even if another merger wrote it last. The times in it are
+//! the store's.
 
 use crate::names::{hex, hex_name, unhex};
 use crate::{Build, Digest, Head, Policy, Program, Refused, read, versioned};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The version of the form.
 const VERSION: u32 = 1;
 
-/// What a host has, took and refused.
+/// The builds of a host, with the aggregates that the daemon accepted and refused.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct HostReport {
     /// The version of the form.
@@ -24,7 +24,7 @@ pub struct BuildReport {
     pub build: String,
     /// The path of the program.
     pub exe: String,
-    /// What became of the aggregate in the inbox; `None` if there is none.
+    /// The daemon's decision on the aggregate in the inbox; `None` if there is none.
     pub inbox: Option<Taken>,
     /// The same for the aggregate of another build.
     #[serde(default)]
@@ -54,13 +54,13 @@ impl Slot {
     }
 }
 
-/// What became of an aggregate in the inbox.
+/// The daemon's decision on an aggregate in the inbox.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Taken {
-    /// The daemon starts targets of the build by it, unless the host has a profile of its own.
+    /// Accepted: the daemon starts targets of the build from it, unless the host has its own profile.
     Taken(Digest),
-    /// It was refused, for this reason.
+    /// Refused, for this reason.
     Refused(String),
 }
 

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 pub struct Votes {
     /// Hosts whose comparison found no harm.
     pub good: u64,
-    /// Hosts whose comparison found harm, so that they undid it.
+    /// Hosts whose comparison found harm, and that undid the clones.
     pub harm: u64,
 }
 
-/// What follows from the votes.
+/// The verdict of the votes on an aggregate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// More hosts may have it.
+    /// It may be offered to more hosts.
     Fine,
-    /// It stays where it is: too few votes to decide.
+    /// Too few votes to decide: it is not offered to more hosts.
     Doubtful,
     /// It is withdrawn.
     Harmful,
@@ -29,7 +29,7 @@ const LEAST: u64 = 2;
 const SHARE: u64 = 20;
 
 impl Votes {
-    /// Returns what follows.
+    /// Returns the verdict.
     #[must_use]
     pub fn verdict(self) -> Verdict {
         let many = u128::from(self.harm) * 100

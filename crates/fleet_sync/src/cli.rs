@@ -27,9 +27,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Give this host's profiles and votes, and take aggregates.
+    /// Contribute this host's profiles and votes, and accept aggregates.
     Sync,
-    /// Show what this host gave, took and refused, and why.
+    /// Show what this host contributed, accepted and refused, and why.
     Status {
         /// Print JSON.
         #[arg(long)]
@@ -40,7 +40,7 @@ enum Command {
         /// The file of the secret key. It must not exist.
         file: PathBuf,
     },
-    /// Sign a profile as an aggregate, as the inbox of the daemon takes it.
+    /// Sign a profile as an aggregate, in the form that the daemon's inbox accepts.
     Sign {
         /// The secret key.
         #[arg(long, value_name = "FILE")]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub const CONFIG_FILE: &str = "/etc/whet-fleet.toml";
 /// The environment variable that names another file.
 pub const CONFIG_VARIABLE: &str = "WHET_FLEET_CONFIG";
-/// What a host's id is made of.
+/// The file from which a host's id is computed.
 const MACHINE: &str = "/etc/machine-id";
 /// The beginnings of variables that become options of the store, such as credentials.
 const VARIABLES: [&str; 3] = ["AWS_", "GOOGLE_", "AZURE_"];

@@ -41,7 +41,7 @@ pub enum Trouble {
 /// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store gave trouble.
+    /// The store failed.
     #[error("cannot {what} in the store: {}: {why}; {}", kind.words(), kind.advice())]
     Store {
         /// The action.

@@ -9,7 +9,7 @@ use std::path::Path;
 /// The version of the form.
 const VERSION: u32 = 1;
 
-/// What a host remembers.
+/// The records that a host keeps.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Memory {
     /// The version of the form.
@@ -21,18 +21,18 @@ pub struct Memory {
     /// The newest builds by the names of their programs, each with its tag in the store.
     #[serde(default)]
     pub names: BTreeMap<String, (Newest, Option<String>)>,
-    /// The votes that were given: `BUILD DIGEST`, or `BUILD DIGEST harm`.
+    /// The votes that were written: `BUILD DIGEST`, or `BUILD DIGEST harm`.
     pub voted: BTreeSet<String>,
 }
 
-/// What a host remembers of a program.
+/// A host's records of a program.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProgramMemory {
     /// The newest head, with its tag in the store.
     pub head: Option<(Head, Option<String>)>,
-    /// The digest of the profile that was given last.
+    /// The digest of the profile that was contributed last.
     pub given: Option<Digest>,
-    /// The day on which this host was last found not to be among the chosen ones.
+    /// The last day on which this host was not among the day's contributors.
     pub passed: Option<u32>,
     /// Aggregates that did harm on this host.
     pub harmful: Vec<Digest>,

@@ -30,7 +30,7 @@ pub struct Remote {
 pub enum Changed {
     /// There is no such object.
     Missing,
-    /// It is the one that was read before.
+    /// The object has not changed since it was read.
     Same,
     /// Its bytes, and its tag.
     New(Vec<u8>, Option<String>),

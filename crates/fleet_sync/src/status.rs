@@ -1,4 +1,4 @@
-//! `whet-fleet status`: what this host gave, took and refused, and why.
+//! `whet-fleet status`: what this host contributed, accepted and refused, and why.
 
 use crate::{Config, Error, FolderSpool, Memory, Spool, Synced, files};
 use fleet::{Build, Digest, Slot, Taken};
@@ -32,11 +32,11 @@ pub(crate) struct Status {
 struct BuildStatus {
     build: String,
     exe: String,
-    /// The profile that this host gave last.
+    /// The profile that this host contributed last.
     gave: Option<Digest>,
     /// The aggregate in the inbox.
     inbox: Option<Digest>,
-    /// What the daemon made of it.
+    /// The daemon's decision on it.
     daemon: Option<Taken>,
     /// The aggregate of another build in the inbox, which serves this one.
     former: Option<FormerStatus>,
@@ -54,7 +54,7 @@ struct FormerStatus {
     /// The other build; `None` if the file is damaged.
     build: Option<String>,
     digest: Digest,
-    /// What the daemon made of it.
+    /// The daemon's decision on it.
     daemon: Option<Taken>,
 }
 

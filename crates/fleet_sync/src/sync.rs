@@ -1,4 +1,4 @@
-//! The host's part: gives profiles and votes, takes the aggregates that are meant for this host.
+//! The host's part: contributes profiles and votes, accepts the aggregates for this host.
 
 use crate::{Changed, Error, Memory, ProgramMemory, Remote, Spool, pack, unpack};
 use fleet::{
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 mod former;
 
-/// How far above the last known limit a rank may be, so that the host looks whether it should contribute. The
-/// number of hosts may have fallen since.
+/// A host whose rank is up to this many times the last known limit checks again whether it should contribute:
+/// the number of hosts may have fallen since.
 const MARGIN: u64 = 4;
 
 /// This host.
@@ -24,16 +24,16 @@ pub struct Host {
     pub keys: Keys,
 }
 
-/// What a run did. Messages are for people.
+/// The results of a run, as messages for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Synced {
-    /// What this host gave: profiles and votes.
+    /// The profiles and votes that this host contributed.
     pub gave: Vec<String>,
-    /// What this host took, or removed.
+    /// The aggregates that this host accepted or removed.
     pub took: Vec<String>,
     /// What was refused, and why.
     pub refused: Vec<String>,
-    /// What did not happen, and why.
+    /// What was not done, and why.
     pub kept_back: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ struct Run<'a, S> {
     memory: &'a mut Memory,
     now: u64,
     done: &'a mut Synced,
-    /// The first error; the run goes on with what is left.
+    /// The first error; the run continues with the remaining steps.
     failed: Option<Error>,
 }
 
@@ -147,7 +147,7 @@ impl<S: Spool> Run<'_, S> {
         self.give(program, head.as_ref()).await
     }
 
-    /// Returns the head. If it cannot be used, the one that was read before.
+    /// Returns the head. If it cannot be used, returns the head that was read before.
     async fn head(&mut self, program: &Program) -> Result<Option<Head>, Error> {
         match self.read_head(program).await {
             Err(e) if !e.is_outage() => {
@@ -176,7 +176,7 @@ impl<S: Spool> Run<'_, S> {
         }
     }
 
-    /// Gives the votes that were not given yet.
+    /// Writes the votes that were not written yet.
     async fn vote(&mut self, program: &Program, votes: &[&Vote]) -> Result<(), Error> {
         for vote in votes {
             // A host whose first comparison found no harm may find harm later.

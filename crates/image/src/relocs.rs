@@ -115,7 +115,7 @@ pub(crate) fn rela(bytes: &[u8], bias: Bias, extent: AvmaRange, out: &mut Vec<Re
 }
 
 /// Calls `word` for each word that a RELR table names. An even entry is an address. An odd entry is a bitmap
-/// of the 63 words behind those of the entry before it (gABI proposal "SHT_RELR").
+/// of the 63 words that follow the words of the entry before it (gABI proposal "SHT_RELR").
 fn relr(bytes: &[u8], bias: Bias, mut word: impl FnMut(Avma)) {
     let mut next = Avma(0);
     for e in bytes.chunks_exact(8) {

@@ -262,7 +262,7 @@ impl Builder {
             let rank = |e: &Entry| {
                 let name = out.text(e);
                 let underscores = name.bytes().take_while(|&c| c == b'_').count();
-                // false < true, so each wish is stated as its negation.
+                // false < true, so each preference is stated as its negation.
                 (
                     e.at,
                     !e.kind.is_code(),

@@ -1,4 +1,4 @@
-//! Words on the command line.
+//! The command line of `whet-lab`.
 
 use crate::scenario::Scenario;
 use clap::{Parser, Subcommand, ValueEnum};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[command(
     name = "whet-lab",
     version,
-    after_help = "Exit codes: 0 done, 2 usage, 3 something needed is missing, 4 not let in, 5 whet refused, 6 port in use, \
+    after_help = "Exit codes: 0 done, 2 usage, 3 something needed is missing, 4 access denied, 5 whet refused, 6 port in use, \
                   10 the server ended, 11 interrupted, 12 a file or a full disk, 13 a program or query failed, 14 data not consistent"
 )]
 pub struct Cli {
@@ -93,12 +93,12 @@ pub enum Command {
     },
 }
 
-/// For whom an answer is.
+/// The form of an answer.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// People.
+    /// For people.
     Human,
-    /// Programs.
+    /// For programs.
     Json,
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What ended the lab. The run's folder keeps everything measured before.
+/// The cause that ended the lab. The run's folder keeps everything measured before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -173,7 +173,7 @@ impl Error {
                 "choose another with --port, or leave it out: a unix socket is used then".to_owned()
             }
             Self::Denied { .. } => {
-                "mend the name in --dsn; the password is taken from it or from WHET_LAB_PASSWORD".to_owned()
+                "correct the user in --dsn; the password comes from --dsn or WHET_LAB_PASSWORD".to_owned()
             }
             Self::NotEmpty { .. } => {
                 "name a database in --dsn that is empty or does not exist; the lab writes to no other"
@@ -194,7 +194,7 @@ impl Error {
             Self::Usage(_) => "see --help".to_owned(),
             Self::Interrupted => "nothing is left running".to_owned(),
             Self::ServerGone { .. } | Self::ServerStart { .. } => {
-                "its whole log lies in the run's folder, under servers".to_owned()
+                "its whole log is in the run's folder, under servers".to_owned()
             }
             _ => "commands.log in the run's folder has every command and what it printed".to_owned(),
         }

@@ -27,7 +27,7 @@ pub struct Plan {
 /// A pair of windows to measure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
-    /// Its number among those of its kind.
+    /// Its number among the pairs of its kind.
     pub number: usize,
     /// Whether it is an A/A pair.
     pub control: bool,

@@ -1,11 +1,12 @@
 //! Decides when a load has warmed up. Pure.
 
-/// How many rates are compared with as many before them.
+/// The number of rates whose mean is compared with the mean of as many earlier rates.
 pub const SPAN: usize = 4;
 /// How far the means of two runs of rates may differ, as a share of the older mean.
 pub const TOLERANCE: f64 = 0.05;
 
-/// Whether the last [`SPAN`] rates have the mean of the [`SPAN`] before them, within [`TOLERANCE`].
+/// Returns whether the mean of the last [`SPAN`] rates is that of the [`SPAN`] before them, within
+/// [`TOLERANCE`].
 pub fn is_steady(rates: &[f64]) -> bool {
     let Some(before_last) = rates.len().checked_sub(SPAN) else { return false };
     let Some(begin) = before_last.checked_sub(SPAN) else { return false };

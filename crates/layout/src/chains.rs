@@ -3,8 +3,8 @@
 //! Each hot block begins as a chain. The algorithm repeatedly makes the join with the greatest gain in score,
 //! over all pairs of chains and ways to join them, until no join has a gain. A chain of up to [`SPLIT_LIMIT`]
 //! blocks may be cut in two by the other. Gains of pairs are kept in a heap. After a join, only the joined
-//! chain's pairs are computed again. If they are few, this happens at once. If they are many (the chain of a
-//! large switch), it happens when they come up, as most have then lost by growing distances.
+//! chain's pairs are computed again. Few pairs are computed at once. Many pairs (of the chain of a large
+//! switch) are computed when they reach the top of the heap, as growing distances have lowered most gains.
 //!
 //! The gain of a pair needs no walk over its blocks. Cutting X into X1 and X2 with Y between moves X2 by |Y|
 //! relative to X1, wherever the cut is. Swapping X1 and X2 moves X1 by |X| relative to X2, wherever the cut

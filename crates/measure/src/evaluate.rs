@@ -10,8 +10,8 @@ use crate::{Estimate, report};
 const FEWEST: usize = 5;
 /// The largest width, upper end divided by lower end, at which an interval shows that there is no difference.
 const NARROW: f64 = 1.25;
-/// The smallest change of work per CPU second that counts as a difference, as a share. An A/A control differs
-/// by as much now and then, whatever its interval says.
+/// The smallest change of work per CPU second that counts as a difference, as a share. A/A controls sometimes
+/// differ by as much, even if their interval excludes 1.
 pub const LEAST_EFFECT: f64 = 0.01;
 /// The share of void pairs above which a warning is given.
 const VOID: f64 = 0.05;
@@ -26,7 +26,7 @@ pub struct Figures {
     /// Work per CPU second with clones, divided by work per CPU second without.
     pub factor: Estimate,
     /// Work per user CPU second with clones, divided by work per user CPU second without, from the sums over
-    /// all windows. `None` if the kernel saw no user time.
+    /// all windows. `None` if the kernel recorded no user time.
     pub user_factor: Option<Estimate>,
     /// Rates of events that the CPU counted.
     pub events: Events,
@@ -136,7 +136,7 @@ fn warnings(figures: &Figures, variation: f64, bottleneck: &Bottleneck, method: 
         );
         let hint = match method {
             Method::Paired => "the factor holds nevertheless, for the mean of these loads",
-            Method::Classic => "compare in pairs of short windows (without --classic): they stand it",
+            Method::Classic => "compare in pairs of short windows (without --classic), which tolerate this",
         };
         warn("not_steady", text, hint);
     }

@@ -1,8 +1,8 @@
 //! Decides which functions to wait for next, and in which thread.
 //!
 //! Four addresses can be watched at a time. Clones that ran inside a comparison are certain to be executed,
-//! so they come first. The others are tried in a random order, again and again. Threads that have entered
-//! functions that were wanted are watched more often.
+//! so they come first. The others are tried repeatedly, in a random order. Threads that have entered watched
+//! functions are watched more often.
 
 use crate::atlas::Atlas;
 use addr::Avma;
@@ -120,7 +120,7 @@ impl Hunt {
         (out, if sure { WINDOW * 3 } else { WINDOW })
     }
 
-    /// Chooses a thread to watch. Prefers threads that run or have entered a wanted function.
+    /// Chooses a thread to watch. Prefers threads that run or have entered a watched function.
     pub(crate) fn thread(&mut self, process: &Process) -> Result<Tid, tracee::Error> {
         let threads = process.threads()?;
         let weight = |tid: &Tid| {

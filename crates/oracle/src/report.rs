@@ -146,7 +146,7 @@ impl fmt::Display for Mismatch {
 pub struct Report {
     /// Entries of the originals that were examined, each once.
     pub examined: Vec<Avma>,
-    /// How many clones had instructions compared, including those that the examined ones called.
+    /// The number of clones with compared instructions: the examined clones, and clones that they called.
     pub clones_run: usize,
     /// How many clones of the newest generation the target has.
     pub clones: usize,

@@ -1,7 +1,7 @@
 //! Counts executions one instruction at a time, as a reference for counters.
 //!
-//! A thread is caught where it enters a function, and a twin of it is stepped through until the function
-//! returns. Only the graphs say which edges are passed, so the result does not depend on how counters work.
+//! A thread is stopped where it enters a function, and a twin of it is stepped until the function returns.
+//! The passed edges follow from the graphs alone, so the result does not depend on how counters work.
 //!
 //! | the twin goes on | passed |
 //! |---|---|

@@ -96,7 +96,7 @@ impl Side {
     }
 }
 
-/// Returns those of a thread's registers that are compared.
+/// Returns the registers of a thread that are compared.
 pub(crate) fn state(regs: &Regs) -> State {
     let r = &regs.0;
     State {

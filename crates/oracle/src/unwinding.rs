@@ -58,7 +58,7 @@ impl Lockstep<'_> {
         if ea == WalkEnd::Reached && eb == WalkEnd::Reached {
             self.report.unwound += 1;
         } else if fa.is_empty() {
-            // The original's tables give no frame here, so those of the clone may give any.
+            // The original's tables give no frame here, so the clone's tables may give any.
             self.report.not_unwound += 1;
             difference = None;
         } else {

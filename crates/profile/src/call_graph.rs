@@ -1,10 +1,11 @@
 //! The graph of calls between functions, with the number of each call, and call stacks that are estimated from
 //! it for samples without stacks.
 //!
-//! Samples of a profile name a function and no callers. The counts of calls are exact, so they say by which
-//! callers a function is entered, and how often. Under the assumption that a call of a function costs the same
-//! whoever calls it (as `gprof` assumes), the samples of a function are divided among its callers, and theirs
-//! among their callers. The number of samples of each function stays exact; the division is an estimate.
+//! Samples of a profile name a function and no callers. The counts of calls are exact: they give the callers
+//! of a function, and how often each calls it. The samples of a function are divided among its callers in
+//! this proportion, then further among the callers of these. This assumes, as `gprof` does, that a call costs
+//! the same from every caller. The number of samples of each function stays exact; the division is an
+//! estimate.
 
 use crate::{BuildId, FunctionKey, FunctionProfile, ModuleProfile, Origin, Place, Profile};
 use addr::Svma;
@@ -196,8 +197,8 @@ fn sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-/// Divides `n` in proportion to `parts`, of which one is not 0, in whole numbers whose sum is `n`: what is left
-/// after rounding down goes to the largest remainders.
+/// Divides `n` in proportion to `parts`, of which one is not 0, in whole numbers whose sum is `n`. The units
+/// left after rounding down go to the largest remainders.
 fn divide(n: u64, parts: &[u64]) -> Vec<u64> {
     let all: u128 = parts.iter().map(|&p| u128::from(p)).sum::<u128>().max(1);
     let exact = |p: u64| u128::from(n) * u128::from(p);

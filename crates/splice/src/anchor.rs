@@ -23,7 +23,7 @@ pub(crate) const COUNT: u64 = 32;
 /// The process's setting of huge pages (`PR_GET_THP_DISABLE`) while whet has changed it; 0 if no recovery is
 /// pending.
 const PENDING: u64 = 40;
-/// How many operator's undos have begun: a change that began before an undo puts nothing in force after it.
+/// How many undos by operators have begun: a change that began before an undo puts nothing in force after it.
 const UNDOS: u64 = 48;
 /// The [`Hook`]: the address of the original function (or its clone) with the first record right behind it,
 /// so that one write sets both.
@@ -123,8 +123,8 @@ impl Anchor {
         self.regions.iter().filter(|r| r.journal != self.at)
     }
 
-    /// Returns the words of a hook with their addresses. Further records come first, since the first record
-    /// puts the whole hook on record.
+    /// Returns the words of a hook with their addresses. Further records come first, because readers ignore
+    /// the hook until its first record is written.
     #[must_use]
     pub fn hook_words(&self, hook: &Hook) -> Vec<(Avma, Vec<u8>)> {
         let Some((first, more)) = hook.records.split_first() else { return Vec::new() };

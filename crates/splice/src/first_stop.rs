@@ -1,12 +1,13 @@
-//! The first stop of a process. After it, no stop can end a call early.
+//! The first stop of a process. It prepares the routines in which threads finish calls that a stop ends
+//! early.
 //!
-//! A stop may end a call early. Routines finish such a call (`tracee::FinishingCode`). They have to be mapped
-//! first, and to map memory a thread has to be stopped. If all threads are in the middle of transfers, this
-//! very stop ends a transfer early. And no thread may be in a routine before unwinders can pass the routine.
+//! The routines (`tracee::FinishingCode`) must be mapped, and mapping memory needs a stopped thread. If all
+//! threads are in the middle of transfers, that stop itself ends a transfer early. Also, no thread may be in
+//! a routine before unwinders can pass the routine.
 //!
-//! So one stop of all threads does all of it, before any other stop. It maps the anchor and the routines,
-//! lists their tables, and redirects unwinders to the list. Threads whose calls this very stop has ended
-//! finish them in the routines.
+//! So one stop of all threads does everything, before any other stop. It maps the anchor and the routines,
+//! lists their tables, and redirects unwinders to the list. Threads whose calls this stop has ended finish
+//! them in the routines.
 
 use crate::toggle::{self, Word};
 use crate::{Anchor, Error, FindObject, Hook, Policy, ToggleReport, fault, finishing, install, mapping};
@@ -53,7 +54,7 @@ impl FirstStop<'_> {
                 Err(e) => return Err(e),
                 Ok(anchor) => made = made.or(anchor),
             }
-            // A thread may have been binding a redirected word at the stop.
+            // At the stop, a thread may have been about to write a redirected word (lazy binding).
             let slipped =
                 made.as_ref().map(|a| toggle::slipped(process, a.module_list_redirects())).transpose()?;
             if slipped != Some(true) {

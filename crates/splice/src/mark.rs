@@ -2,14 +2,14 @@
 //!
 //! Redirects into clones of such a module lie in its own pages and vanish with it, but the journal keeps
 //! their addresses. Another library, or the same library again, may be mapped there later. Its bytes may even
-//! equal those that a record holds as the original's. A redirect written there would lead into clones of an
-//! unloaded module.
+//! equal the original bytes in a record. A redirect written there would lead into clones of an unloaded
+//! module.
 //!
 //! A *mark* distinguishes the two: the process's own copy of the module's first page, which holds the ELF
-//! header. Nothing else writes to that page, so the process has no copy of its own. whet makes the kernel
-//! create one: it writes one byte with the value that the byte has. The copy disappears with the mapping. So
-//! if a page has an ELF header and the process has its own copy of it, the same module has been mapped there
-//! ever since.
+//! header. Nothing else writes to that page, so without whet the process has no copy of its own. whet makes
+//! the kernel create a copy: it overwrites one byte with the same value. The copy disappears with the
+//! mapping. So if a page has an ELF header and the process has its own copy of it, the same module has been
+//! mapped there ever since.
 //!
 //! INVARIANT(marked first): a module is marked before the first read of its bytes that decides what is
 //! written. The mark and each later write are made with all threads stopped, when no library can be loaded or

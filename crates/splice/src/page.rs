@@ -81,7 +81,7 @@ pub fn change(
 ) -> Outcome {
     let mut bytes = Bytes { start: span.start, bytes };
     let mut outcome = Outcome::default();
-    // Only the hook itself lies above all redirects.
+    // The hook is written over redirects, and no redirect over the hook. So it is removed first.
     let hook = hook.filter(|h| bytes.change(h, &h.new, &h.old));
     let mut left: Vec<usize> =
         here.iter().copied().filter(|&i| hook.is_none_or(|h| h.range() != sites[i].record.range())).collect();
@@ -116,7 +116,7 @@ pub fn change(
     }
     let (mut put, taken_off): (Vec<usize>, Vec<usize>) = ours.into_iter().partition(|&i| sites[i].apply);
     outcome.done.extend(taken_off);
-    // If two sites need the same bytes, the site whose redirect was there keeps them.
+    // If two sites need the same bytes, the site whose redirect was in force keeps them.
     put.sort_by_key(|&i| !stands(i));
     for i in put {
         let record = &sites[i].record;

@@ -355,7 +355,7 @@ fn in_stop(
     // The jump of an older whet at the entry of `dl_iterate_phdr`, which redirects may overlap.
     let hook = change.module_list.first();
     let spans: Vec<AvmaRange> = pages.iter().map(|here| page::span(sites, here, hook)).collect();
-    // All reads at once: most of a stop would otherwise be spent in system calls.
+    // One system call reads all pages: one call for each would take most of a stop.
     let before = process.read_many(&spans)?;
     // When installing, do not count removed redirects of older generations.
     let undoes = change.marks.iter().all(|(_, state)| *state == State::Undone);
@@ -375,7 +375,7 @@ fn in_stop(
     Ok(written)
 }
 
-/// Makes the writes of one page. Returns those that are to be checked after the stop.
+/// Makes the writes of one page. Returns the writes to check after the stop.
 fn put_page(
     process: &Process,
     sites: &[Site],

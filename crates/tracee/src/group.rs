@@ -66,8 +66,8 @@ impl Thread {
 /// The pause between two checks of threads that have not stopped yet. A thread is late only if it waits for a
 /// CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
-/// From this many late threads on, they stop sooner if left alone. A thread needs some microseconds of CPU
-/// time to stop; each look uses CPU time as well.
+/// From this many late threads on, fewer checks make them stop sooner. A thread needs some microseconds of
+/// CPU time to stop; each check uses CPU time as well.
 const MANY: usize = 64;
 const FOR_EACH: Duration = Duration::from_micros(2);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
@@ -76,12 +76,13 @@ const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped. The kernel needs
 /// far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
-/// How long an interrupted thread that is no longer needed gets to be resumed before anything else happens.
-/// The first limit is for a thread that waits for its CPU. The second is for a thread in an uninterruptible
-/// wait, most often for a page of memory.
+/// How long the end of a stop waits for interrupted threads that have not come to rest. The first limit is
+/// for threads that wait for a CPU. The second is for threads in an uninterruptible wait, most often for a
+/// page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long, and how often, the background thread checks threads that were interrupted in vain.
+/// How long, and how often, the background thread checks threads that were interrupted and did not come to
+/// rest.
 const LINGER: Duration = Duration::from_secs(60);
 const LINGER_NAP: Duration = Duration::from_millis(1);
 /// How long a background tracer, or a tracer that ends, gets to detach.
@@ -93,7 +94,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
 /// CPU.
 const REENTRY: Duration = Duration::from_millis(20);
-/// How long to wait for another thread before a thread is stopped whose call may end early.
+/// How long to wait for another thread before stopping a thread whose call may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
 impl Group {
@@ -257,7 +258,7 @@ impl Group {
 
     /// Returns the threads to try to stop, the last first. The flag is true if some other threads cannot be
     /// stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
-    /// the kernel itself restarts come first: a stop of such a thread delays nobody. Threads whose call a
+    /// the kernel itself restarts come first: a stop of such a thread delays no work. Threads whose call a
     /// stop may end early come last.
     fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
         let (mut candidates, mut others) = (Vec::new(), false);

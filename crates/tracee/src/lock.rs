@@ -1,4 +1,4 @@
-//! A lock on a process: one whet at a time works on it, wherever and by whomever each was started.
+//! A lock on a process: one whet at a time works on it, also across users and containers.
 //!
 //! Two files are locked, because neither alone is enough. `/proc/PID/mem` exists on every kernel, and only
 //! programs that may trace the process can open it. But each mount of `/proc` (a container's, its host's) has

@@ -4,7 +4,7 @@
 //! a stop of a thousand threads takes hundreds of milliseconds at normal priority and under ten with
 //! real-time priority.
 //!
-//! The kernel is called without the C library's functions: POSIX means processes by them, so musl has none for
+//! The kernel is called directly. POSIX defines the C library's functions for processes, so musl has none for
 //! threads.
 
 use crate::Tid;

@@ -57,7 +57,7 @@ const POP_RET: [u8; 2] = [0x58, 0xc3];
 const RT_SIGRETURN: u64 = 15;
 
 impl Gadgets {
-    /// Returns the gadgets of a process; the search runs once.
+    /// Returns the gadgets of a process, which are searched for once.
     pub(crate) fn of(process: &Process) -> Result<Self, Error> {
         if let Some(known) = process.gadgets().filter(|g| g.are_there(process)) {
             return Ok(known);
@@ -238,7 +238,7 @@ impl Group {
         let r = &mut away.0;
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = args;
         r.rax = nr.cast_unsigned();
-        // Tells the kernel that the thread is in no system call, so that it restarts nothing.
+        // Marks the thread as outside any system call, so that the kernel restarts none.
         r.orig_rax = u64::MAX;
         r.rip = gadgets.syscall.0;
         r.rsp = frame.sp().0;

@@ -94,8 +94,8 @@ impl Place {
         if stack_end(&maps, regs.sp(), thread, first, guard).is_some_and(fits) {
             return Some(Self { sp, fp_at, fp, dear: None });
         }
-        // The thread is on a stack of the program's own making, or on a full stack. The stack on which it was
-        // started has room in its untouched pages.
+        // The thread is on a stack that the program has allocated, or on a full stack. The stack on which it
+        // was started has room in its untouched pages.
         if let Some(shelter) = process.shelter(&maps) {
             let (sp, fp_at) = below(shelter.end);
             return (shelter.start.add(ROOM) <= sp).then_some(Self { sp, fp_at, fp, dear: None });
@@ -136,8 +136,8 @@ fn untouched(process: &Process, stack: AvmaRange, wanted: u64) -> Option<AvmaRan
 }
 
 /// Returns the lowest address of the stack that contains `sp`, if everything from there up to `sp` provably
-/// belongs to that stack. A stack of the program's own making (of a coroutine, or for signals) may be a few
-/// kilobytes amid other data, so its end is unknown. Two kinds are certain:
+/// belongs to that stack. A stack that the program has allocated (of a coroutine, or for signals) may be a
+/// few kilobytes amid other data, so its end is unknown. Two kinds are certain:
 /// - the stack of the first thread, made by the kernel;
 /// - a stack made by the C library. The thread's descriptor (`thread`, the FS base) is at its top, and a
 ///   guard is below it: a mapping without access, or a page marked as guard, which `last_guard` finds.

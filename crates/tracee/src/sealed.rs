@@ -1,8 +1,8 @@
 //! Sealed files. Each is the only file of its own file system in memory, which can never be written again.
 //!
 //! The file system (`tmpfs`) is attached to no folder. It lives as long as a descriptor or a mapping of its
-//! file, so nothing is left behind, and no disk can be full. A mount of one's own is never `noexec`. After
-//! the file is written, the mount becomes read-only for good: even root cannot open the file for writing
+//! file, so nothing is left behind, and no disk can be full. This private mount is never `noexec`. After the
+//! file is written, the mount becomes read-only for ever: even root cannot open the file for writing
 //! through `/proc/PID/map_files`. A `memfd` can be sealed as well, but profilers regard its mappings as
 //! memory without a file.
 

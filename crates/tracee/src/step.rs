@@ -18,7 +18,7 @@ pub(crate) fn os(what: &'static str, tid: Tid) -> impl Fn(io::Error) -> Error {
     }
 }
 
-/// How long a tracee gets to stop or end. One that takes longer is in an uninterruptible wait.
+/// How long a tracee gets to stop or end. A tracee that takes longer is in an uninterruptible wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
@@ -38,14 +38,14 @@ pub(crate) fn wait(tid: Tid) -> io::Result<Wait> {
     }
 }
 
-/// As [`wait`], but sleeps until then: for steps that are repeated a million times. It has no timeout.
+/// Like [`wait`], but sleeps until the report: for steps that are repeated a million times. Has no timeout.
 pub(crate) fn sleep_until_report(tid: Tid) -> io::Result<Wait> {
     while let Err(e) = ptrace::report(tid, WaitIdOptions::empty()) {
         if e != Errno::INTR {
             return Err(e.into());
         }
     }
-    // It gets the same report again.
+    // Reads the same report again.
     ptrace::look(tid)
 }
 

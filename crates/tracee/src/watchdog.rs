@@ -1,8 +1,8 @@
 //! Kills a twin that was resumed for one instruction and never stops, so that no wait for it lasts for ever.
 //!
 //! The stepping thread sleeps in the kernel until the twin stops, because any other wait costs several times
-//! as much. A separate thread checks at intervals whether this is still the same wait. A wait may end just
-//! when it is found to be too long. The kill is then harmless, because a twin is made to be discarded.
+//! as much. A separate thread checks at intervals whether the thread is still in the same wait. If a wait
+//! ends just before the kill, the kill does no harm, because a twin is discarded anyway.
 
 use crate::Process;
 use rustix::process::{Signal, pidfd_send_signal};
@@ -28,7 +28,7 @@ struct Seen {
 }
 
 impl Watchdog {
-    /// Starts a watchdog. A wait may take `limit`; beyond twice that it never lasts.
+    /// Starts a watchdog. It ends each wait that takes longer than `limit`, after at most twice that time.
     pub(crate) fn over(process: &Process, limit: Duration) -> io::Result<Self> {
         let (here, gone) = channel();
         let seen = Arc::new(Seen::default());

@@ -278,7 +278,7 @@ impl Watched {
         if let Ok(regs) = self.regs()
             && let Some(cured) = cure(&self.process, &regs)
         {
-            // An ended thread needs no cure.
+            // A thread that has ended needs no correction.
             let _ = ptrace::set_regs(self.tid, &cured);
         }
     }

@@ -110,7 +110,7 @@ pub enum Command {
     /// Show what was rebuilt in a process and why the rest was left alone; or one function's graph with counts, original and
     /// clone side by side.
     #[command(
-        after_help = "Marks between the columns: + only in the clone, = there again, - not needed there, * done in place of a call.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
+        after_help = "Marks between the columns: + only in the clone, = a further copy (unrolled loop), - left out of the clone, * inlined.\n\nExamples:\n  whet explain 1234\n  whet explain 1234 row_search_mvcc\n  whet explain 1234 'ha_innobase::index_read'\n  whet explain 1234 0x55d0c1a2b3c0"
     )]
     Explain {
         /// The process.
@@ -122,7 +122,7 @@ pub enum Command {
         #[arg(long)]
         family: bool,
     },
-    /// Write a page for the browser about one process: flame graphs and heat maps before and after, hot functions, refusals.
+    /// Write an HTML page about one process: flame graphs and heat maps before and after, hot functions, refusals.
     #[command(
         after_help = "The page is complete: it needs no script, no other file and no network.\nThe flame graph before shows the samples of the profile, the one of now shows new samples.\nSamples have no stacks: callers are estimated from counts of calls.\nIf DEBUGINFOD_URLS is set, functions without a symbol get names from debuginfod.\n\nExamples:\n  whet report 1234 -o server.html\n  whet measure 1234 --format json >gain.json; whet report 1234 --measure gain.json -o server.html"
     )]

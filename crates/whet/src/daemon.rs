@@ -87,7 +87,7 @@ fn failed(code: &'static str, message: impl fmt::Display, next: &'static str, ex
 fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
     let path = given.map_or_else(Config::file, Path::to_path_buf);
     let wrong = |e: &dyn fmt::Display| {
-        failed("configuration", e.to_string(), "mend the configuration, then try again", ExitCode::Usage)
+        failed("configuration", e.to_string(), "correct the configuration, then try again", ExitCode::Usage)
     };
     let path = std::path::absolute(&path).map_err(|e| wrong(&e))?;
     let config = if given.is_some() { Config::read(&path) } else { Config::read_or_default(&path) };
@@ -100,7 +100,7 @@ fn config_file(given: Option<&Path>) -> Result<(PathBuf, Config), Trouble> {
 /// [`Trouble`]
 pub fn configuration(file: Option<&Path>) -> Result<(Config, Vec<PathBuf>), Trouble> {
     let wrong = |e: daemon::ConfigError| {
-        failed("configuration", e.to_string(), "mend the configuration, then try again", ExitCode::Usage)
+        failed("configuration", e.to_string(), "correct the configuration, then try again", ExitCode::Usage)
     };
     match file {
         Some(file) => Config::read_alone(file).map(|c| (c, vec![file.to_owned()])).map_err(wrong),
@@ -147,7 +147,7 @@ fn in_foreground(path: &Path, config: &Config, detached: bool) -> Result<(), Tro
             failed("running", &e, "`whet status` shows its state; `whet stop` ends it", ExitCode::Busy)
         }
         daemon::DaemonError::Config(_) => {
-            failed("configuration", &e, "mend the configuration, then try again", ExitCode::Usage)
+            failed("configuration", &e, "correct the configuration, then try again", ExitCode::Usage)
         }
         daemon::DaemonError::System { .. } => failed("daemon", &e, next, ExitCode::Permission),
     })

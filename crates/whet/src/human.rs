@@ -50,7 +50,7 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
     }
     if r.not_drawn > 0 {
         let _ = write!(s, "\n  not drawn: {} more functions; ", r.not_drawn);
-        s.push_str("a shuffle takes on 16 MiB of code at once");
+        s.push_str("a shuffle clones at most 16 MiB of code");
     }
     if let Some(CodeFiles { mapped, left_out: Some(why), .. }) = &r.code_files {
         let what = if *mapped { "tools that open files by path do not find" } else { "no file holds" };
@@ -63,7 +63,7 @@ pub fn optimize(r: &OptimizeReport, verbose: bool) -> String {
     }
     let _ = write!(
         s,
-        "\n  stopped for {:.1} ms; {:.1} s in all\n  `whet undo {}` takes it out again",
+        "\n  stopped for {:.1} ms; {:.1} s in all\n  `whet undo {}` undoes this",
         r.stop_ms.max, r.seconds, r.pid
     );
     s
@@ -101,8 +101,7 @@ fn perf_map(map: Option<&PerfMap>) -> String {
     })
 }
 
-/// Returns how many processes are in which state, as the first line of the status. The older tool's first
-/// line said whether it ran.
+/// Returns how many processes are in which state, as the first line of the status.
 pub fn headline(r: &StatusReport) -> String {
     if r.targets.is_empty() {
         return "whet: nothing is optimized, nothing undone".to_owned();
@@ -121,10 +120,10 @@ pub fn headline(r: &StatusReport) -> String {
 
 pub fn unreadable(r: &StatusReport) -> String {
     let next = if engine::is_root() { "" } else { "; run as root to see them" };
-    format!("({} could not be looked at{next})", many(r.unreadable, "process"))
+    format!("({} could not be read{next})", many(r.unreadable, "process"))
 }
 
-/// Formats the status as the older tool did, with a line of figures for each process.
+/// Formats the status: the headline, then each process with its figures.
 pub fn status(r: &StatusReport) -> String {
     let mut s = headline(r);
     for t in &r.targets {
@@ -207,7 +206,7 @@ pub fn verify(r: &VerifyReport) -> String {
         let _ = write!(s, "\n  {} {}: {}: {}", u.module, u.at, many(u.len, "byte"), u.what);
     }
     for m in &r.uncompared {
-        let _ = write!(s, "\n  {m}: its file is not to be had, not compared");
+        let _ = write!(s, "\n  {m}: not compared, because its file is not available");
     }
     s
 }
@@ -371,7 +370,7 @@ pub fn doctor(r: &DoctorReport) -> String {
     s.push_str(if r.ok {
         "whet can work here."
     } else {
-        "whet cannot work here until what is MISSING is mended."
+        "whet cannot work here until what is MISSING is provided."
     });
     s
 }

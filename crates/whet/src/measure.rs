@@ -231,7 +231,7 @@ fn human(r: &Report) -> String {
 fn events(r: &Report) -> String {
     let e = &r.events;
     if e.source == EventSource::None {
-        let none = "\nevents in the CPU: not to be had, this host shows no performance counters";
+        let none = "\nevents in the CPU: not available, because this host has no performance counters";
         return none.to_owned() + &r.modelled.as_ref().map(modelled).unwrap_or_default();
     }
     let rows = [

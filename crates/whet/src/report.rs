@@ -1,4 +1,4 @@
-//! `whet report`: one page for the browser about one process.
+//! `whet report`: one HTML page about one process.
 //!
 //! The page is well-formed XML as well as HTML, so that strict parsers find text that is not escaped. It has
 //! no script and loads nothing; its own policy forbids both.

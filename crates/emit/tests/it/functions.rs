@@ -226,7 +226,7 @@ fn clones_call_clones() {
     let known = |at: Avma| match at.0 {
         a if a == h_at => Some(Avma(0x4f00_0000)),
         a if a == k_at => Some(Avma(0x4f00_0000_0000)),
-        a if a == g_at => panic!("asked about a function of this request"),
+        a if a == g_at => panic!("a function of this request is looked up"),
         _ => None,
     };
     let functions = vec![function(&f, &[0], &rf), function(&g, &[0], &rg)];
@@ -265,7 +265,7 @@ fn direct_branches_skip_endbr64() {
         vec![function(&f, &[0], &all[0]), function(&g, &[0], &all[1]), function(&h, &[0], &all[2])];
     let out = emit::emit(&request(functions)).unwrap();
     let [f_clone, g_clone, h_clone] = [0, 1, 2].map(|i| out.clones[i].entry);
-    assert_eq!(out.text[..4], MARK, "who comes by a pointer finds it");
+    assert_eq!(out.text[..4], MARK, "indirect branches find it");
     assert_eq!(out.text[5..9], emit::branch_displacement(TEXT.add(9), f_clone.add(4)).unwrap());
     assert_eq!(out.text[10..14], emit::branch_displacement(TEXT.add(14), h_clone).unwrap());
     assert_eq!(out.text[14..19], emit::jump(TEXT.add(14), g_clone.add(4)).unwrap());
@@ -388,7 +388,7 @@ fn switches_jump_through_a_table_of_their_own() {
             let out = check(vec![function(&cfg, order, &rows)], 10);
             assert_eq!((out.stats.tables, out.stats.tables_out_of_reach), (1, 0));
             let len = out.clones[0].fragments().size();
-            assert!(len > 7 + 8, "the reader has grown");
+            assert!(len > 7 + 8, "the reading instruction is longer");
         }
         // No case is cloned: the original table serves as well.
         let out = check(vec![function(&cfg, &[0], &rows)], 10);

@@ -25,8 +25,8 @@ pub struct ModuleCode {
     pub extents: Extents,
     /// Its direct branches.
     pub branches: Branches,
-    /// The ranges of its executable bytes. The bytes are not kept: those of a server would take most of
-    /// whet's memory.
+    /// The ranges of its executable bytes. The bytes are not kept: the bytes of a large server would take
+    /// most of whet's memory.
     pub(super) text: Vec<AvmaRange>,
     /// Jumps through words of memory, with the address of each word. Some of them are chance matches.
     pub jumps_through: Vec<(Avma, Avma)>,
@@ -172,7 +172,7 @@ impl ModuleCode {
     }
 }
 
-/// Returns those of ascending addresses that lie in a range.
+/// Returns the addresses in a range; `sorted` is ascending.
 fn within_range(sorted: &[Avma], range: AvmaRange) -> &[Avma] {
     let from = sorted.partition_point(|&a| a < range.start);
     let to = sorted.partition_point(|&a| a < range.end);

@@ -1,9 +1,9 @@
-//! What a failed command means for the next attempt on the same process.
+//! Classifies failures of commands by when another attempt on the same process may succeed.
 
 use crate::base::error::{Error, ExitCode};
 use serde::{Deserialize, Serialize};
 
-/// The kind of a failure. Programs that work on many processes decide by it when to try again.
+/// The kind of a failure, by which the daemon decides when to try again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
@@ -15,8 +15,8 @@ pub enum Failure {
     Interrupted,
     /// No hot code ran that can be cloned.
     NothingHot,
-    /// A state of the process or of the host prevents it and may pass: a debugger, job control, a process
-    /// that shares the memory, a limit of memory.
+    /// A state of the process or of the host prevents the command and may pass: a debugger, job control, a
+    /// process that shares the memory, a limit of memory.
     Hindered,
     /// The program, or the room left in it, is a reason to leave the process alone.
     LeftAlone,

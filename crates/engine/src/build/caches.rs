@@ -96,8 +96,8 @@ pub struct Bounds<'a> {
     pub(crate) spans: &'a Spans,
 }
 
-/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of the functions, and in
-/// those of `callers`, lead to clones.
+/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of the functions and of
+/// `callers` lead to clones.
 ///
 /// # Errors
 /// Returns [`Error::Splice`] if there is no room near a module, [`Error::Build`] if the clones could not be
@@ -140,7 +140,7 @@ fn groups(program: &Program<'_>) -> Vec<Vec<ModuleId>> {
     reach_group::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
 }
 
-/// Returns all mappings, marking those that grow.
+/// Returns all mappings, marking the mappings that grow.
 pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
     let kind = |path: Option<&str>| match path {
         Some("[heap]") => Hole::Heap,

@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(found(true, Some("libunwind.so.1"), Ok(at), true), Ok(Way::Unwinders(at)));
         let why = found(true, Some("libunwind.so.1"), Err("odd"), true).unwrap_err();
         assert!(why.contains("libunwind.so.1") && why.contains("odd"), "{why}");
-        // glibc 2.31, whatever unwinds; musl.
+        // glibc 2.31 with any unwinder; musl.
         assert_eq!(found(false, None, Ok(at), false), Ok(Way::All(at)));
         assert_eq!(found(false, Some("libgcc_s.so.1"), Ok(at), true), Ok(Way::All(at)));
         // A static program, with an unwinder and without.

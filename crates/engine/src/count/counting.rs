@@ -187,8 +187,8 @@ struct Functions {
 }
 
 impl Functions {
-    /// Runs a round in new clones or in those of an earlier round. Returns the reason to count no more, if
-    /// there is one.
+    /// Runs a round in new clones or in the clones of an earlier round. Returns the reason to stop counting,
+    /// if there is one.
     fn run(
         &mut self,
         rounds: &mut Rounds<'_, '_, '_>,

@@ -90,7 +90,7 @@ pub(crate) struct Ended {
     pub(crate) found: Option<GsUse>,
 }
 
-/// What a round found out about one function.
+/// The result of a round for one function.
 struct Known {
     counts: Counts,
     certainty: Certainty,
@@ -175,8 +175,8 @@ impl Rounds<'_, '_, '_> {
         let offsets = Offsets { from, watched, to: end };
         let (clones, mut owns): (Vec<Instrumented<'_>>, Vec<Own<'_>>) = clones.into_iter().unzip();
         let plans: Vec<FunctionPlan> = owns.iter().map(Own::stored).collect();
-        // Install all kinds of redirects, whatever passes are off: calls that do not enter a clone are not
-        // counted.
+        // Install all kinds of redirects, even if passes are left out: calls that do not enter a clone are
+        // not counted.
         let style = Style { passes: Passes::default(), ..style };
         let clones = Clones::ToCount(Counting { clones: &clones, callers, offsets });
         let wanted = Wanted { clones, style, notes: &|_| round::write(offsets, &plans) };

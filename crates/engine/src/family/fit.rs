@@ -1,9 +1,9 @@
-//! Whether the clones of a parent fit a member, or those of a member its parent.
+//! Checks whether the clones of a parent fit a member, or the clones of a member its parent.
 //!
 //! Clones hold addresses, and facts about memory that cannot change: code, tables, words that are read-only
 //! after relocation. So a member fits on two conditions. It maps the parent's code at the same addresses from
 //! the same files, and all read-only memory of these modules has the same bytes. The bytes are compared page
-//! by page. A page of which neither process has its own copy is the file's in both; all other pages are read.
+//! by page. A page is equal to the file's if neither process has its own copy; all other pages are read.
 //! Memory that the parent cannot write must not be writable in the member either, or it might change later.
 //! The member may have loaded more modules.
 

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::time::Duration;
 use tracee::{Pid, Process};
 
-/// How many members are sampled: those that have used most CPU time so far. Children forked meanwhile are
-/// sampled as well.
+/// The number of members that are sampled: the members with most CPU time so far. Children forked meanwhile
+/// are sampled as well.
 const SAMPLED: usize = 200;
 /// The time between two looks at the CPU times of all members.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(300);

@@ -59,8 +59,8 @@ pub fn family_parent(pid: Pid) -> Result<Pid, Error> {
     Ok(facts::family_of(pid)?.parent.pid)
 }
 
-/// Returns the busiest process of a family in which clones are in force. Takes a moment, in which CPU times
-/// are compared.
+/// Returns the busiest process of a family in which clones are in force. Compares CPU times over a short
+/// time.
 ///
 /// # Errors
 /// Returns [`Error::NothingHot`] if no such process uses CPU time, and the errors of [`family_parent`].

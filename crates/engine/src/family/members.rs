@@ -1,4 +1,4 @@
-//! Who belongs to a family.
+//! Decides which processes belong to a family.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub(crate) struct Fact {
     pub(crate) kind: Kind,
 }
 
-/// What all members of a family have in common.
+/// The properties that all members of a family share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kind {
     /// Device and inode of the program.
@@ -50,8 +50,8 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Returns the members that may differ from their parent. Not among them are children that the parent has
-    /// forked since `tick`, when it had the state that all members are to have: they inherited that state.
+    /// Returns the members that may differ from their parent. Leaves out children that the parent has forked
+    /// since `tick`: by then it had the intended state, which they inherited.
     pub(crate) fn unlike_parent(self, tick: u64) -> impl Iterator<Item = Fact> {
         let parent = self.parent.pid;
         let tick = if self.adopts { u64::MAX } else { tick };

@@ -114,9 +114,9 @@ pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
     Ok(ToggleAnswer { perf_map: Some(perf_map::refresh(pid)), ..answer })
 }
 
-/// Repairs a target in which a whet died. Counting clones are undone and the generation before is put back.
-/// An installation that did not finish is undone. A target in order is left as it is. Returns the state
-/// afterwards, `None` for a process that whet never touched.
+/// Recovers the interrupted operation of a whet that died. Counting clones are undone and the generation
+/// before is put back. An installation that did not finish is undone. Other targets stay unchanged. Returns
+/// the state afterwards, `None` for a process that whet never touched.
 ///
 /// # Errors
 /// Same as [`undo`]; returns [`Error::Locked`] if the other whet is still at work.

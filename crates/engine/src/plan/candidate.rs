@@ -1,9 +1,9 @@
-//! A function to be cloned, and what is known of its executions.
+//! A function to be cloned, with its execution counts.
 //!
-//! A function goes through phases, each a type that holds the phase before it: [`Candidate`], [`Measured`],
-//! [`Counted`], and those of [`super::laid_out`]. A function that needs a phase takes its type. So no layout
-//! is made without counts, and no clone is built without a layout. A later phase can be read as any phase
-//! before it ([`Deref`]).
+//! A function to be cloned goes through phases, each a type that holds the phase before it: [`Candidate`],
+//! [`Measured`], [`Counted`], and the phases in [`super::laid_out`]. Code that needs a phase takes its type.
+//! So no layout is made without counts, and no clone is built without a layout. A later phase can be read as
+//! any phase before it ([`Deref`]).
 
 use crate::analyse::program::{Analysed, FuncId};
 use addr::Avma;
@@ -29,13 +29,13 @@ pub struct Measured {
     pub candidate: Candidate,
     /// How often its blocks and edges ran, up to a factor common to all functions.
     pub counts: Counts,
-    /// How the counts are known.
+    /// The origin of the counts.
     pub certainty: Certainty,
     /// Observed targets of its indirect calls and jumps.
     pub targets: Vec<SiteTargets>,
 }
 
-/// How counts are known.
+/// The origin of counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Certainty {
     /// They are inferred from samples or from the CPU's records of branches, or nothing is known.
@@ -46,8 +46,8 @@ pub enum Certainty {
     Exact,
 }
 
-/// A candidate with the counts by which it is laid out: those that a profile keeps of it. So a warm start
-/// from the profile makes the same clone.
+/// A candidate with the counts by which it is laid out. These are the counts that a profile keeps, so a warm
+/// start from the profile makes the same clone.
 #[derive(Debug)]
 pub struct Counted {
     /// The function, and its counts.

@@ -12,7 +12,7 @@ use tracee::Pid;
 /// The answer of `optimize` for a family.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FamilyOptimized {
-    /// The parent's answer. Its samples are those of the whole family.
+    /// The parent's answer. Its samples are of the whole family.
     pub parent: OptimizeReport,
     /// What was done with the members.
     pub members: MembersReport,

@@ -137,7 +137,7 @@ pub(crate) struct InForce {
     pub(crate) code_files: Option<crate::CodeFiles>,
 }
 
-/// All facts about an optimization, except those that are known only after the target was let go.
+/// All facts about an optimization, except the facts that are known only after the target is released.
 pub(crate) struct Done {
     pub(crate) took: Duration,
     pub(crate) samples: usize,

@@ -136,7 +136,7 @@ struct Found {
     generation: Option<u32>,
 }
 
-/// What tells which functions are hot.
+/// The source for the choice of hot functions.
 enum Basis {
     /// The newest generation of clones, by its notes.
     Clones(u32, Box<Notes>),

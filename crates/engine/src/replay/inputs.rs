@@ -1,4 +1,4 @@
-//! What a rebuild is given, apart from memory and files.
+//! The inputs of a rebuild, except memory and files.
 
 use code::Refusal;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,10 @@
 //! What a model of a named CPU's instruction fetch predicts for a target, with and without its clones.
 //!
-//! For hosts without performance counters. The target is not changed, and not even stopped. To record what a
-//! thread executes, whet would have to single-step it, a thousand times slower than it runs, with whatever
-//! locks it holds. So the path is drawn from the exact counts by which the clones are laid out
-//! ([`fetch_model::DrawnPath`]). The path is then followed through the originals, and through clones and
-//! redirects in the target ([`fetch_model::Follower`]). Both sides follow the same path.
+//! For hosts without performance counters. The target is neither changed nor stopped. To record a real path,
+//! whet would have to single-step a thread: a thousand times slower, while the thread may hold locks. So the
+//! path is drawn from the exact counts by which the clones are laid out ([`fetch_model::DrawnPath`]). The
+//! path is then followed through the originals, and through clones and redirects in the target
+//! ([`fetch_model::Follower`]).
 
 use crate::analyse::program::Program;
 use crate::build::map_store;

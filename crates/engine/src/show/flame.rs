@@ -1,7 +1,7 @@
 //! Where user time goes, by function and caller: before, by the samples of the profile, and now, by new samples.
 //!
-//! Samples have no stacks. Which functions they fell into is exact; the callers are estimated from exact counts of
-//! calls ([`CallGraph::stacks`]), on both sides from the same counts.
+//! Samples have no stacks. The function of each sample is exact; its callers are estimated from exact counts
+//! of calls ([`CallGraph::stacks`]), on both sides from the same counts.
 
 use crate::records::notes::Notes;
 use crate::records::profile_store::{loaded, name_of};
@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use splice::{Installed, State};
 use std::time::Duration;
 
-/// The sampling rate for the picture of now, per second of a thread's CPU time.
+/// The sampling rate for the present flame graph, per second of a thread's CPU time.
 const HZ: u32 = 997;
 
 /// User time before and now.
@@ -83,7 +83,7 @@ pub(crate) fn flame(live: Live<'_>, profile: &Profile, sampling: Duration) -> Op
     }
     let stands = |i: &Installed| i.generation() == installed.generation() && i.state() == State::Applied;
     let is_sampled = stands(installed) && !sampling.is_zero();
-    // The report is complete without: a missing permission is no reason to give none.
+    // If sampling fails, the report leaves this side out.
     let ips = if is_sampled { sample(target, sampling).ok() } else { None };
     let still_stands =
         || Target::open(target.process.pid()).is_ok_and(|t| t.installed.as_ref().is_some_and(stands));

@@ -1,4 +1,4 @@
-//! What is shown to people about a target.
+//! Reports about a target for people.
 
 pub(crate) mod anatomy;
 pub(crate) mod debug_names;

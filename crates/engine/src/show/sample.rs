@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The longest wait between two checks for the user's interrupt.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Samples for a time. Returns the program counters of the processes that are `wanted`, by process id.
+/// Samples for `time`. Returns the program counters of the processes for whose id `wanted` returns true.
 ///
 /// # Errors
 /// [`Error::Perf`], [`Error::Interrupted`].

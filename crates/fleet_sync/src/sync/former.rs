@@ -22,8 +22,8 @@ impl Former {
 }
 
 impl<S: Spool> Run<'_, S> {
-    /// Takes the aggregate of the newest other build of a program, if this host has neither an aggregate nor a
-    /// profile of the build itself; else removes the one it has.
+    /// Accepts the aggregate of the newest other build of a program, if this host has neither an aggregate
+    /// nor a profile of the build itself. Else removes an accepted aggregate.
     pub(super) async fn take_former(&mut self, program: &Program, exe: &str) -> Result<(), Error> {
         let build = &program.build;
         let there = self.spool.inbox(build, Slot::Former)?;

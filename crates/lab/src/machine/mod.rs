@@ -134,7 +134,7 @@ impl Machine {
             found.push("No hardware counters here: front-end events are modelled from exact counts of what ran, and marked so.".to_owned());
         }
         if self.virtual_machine {
-            found.push("A virtual machine: its neighbours are not seen, only what they take.".to_owned());
+            found.push("A virtual machine: only the CPU time of other guests is visible.".to_owned());
         }
         found
     }

@@ -27,7 +27,7 @@ impl Column {
     }
 }
 
-/// What two points must have in common to be compared.
+/// Returns what two points must share to be compared.
 fn key(p: &Point) -> String {
     p.step.without_server()
 }

@@ -161,13 +161,13 @@ pub struct Page {
     pub lead: String,
     /// Links to other pages.
     pub links: Vec<Link>,
-    /// What the A/A control says.
+    /// The result of the A/A control.
     pub control: String,
     /// Whether the page is not to be published.
     pub unfit: bool,
     /// Names and values.
     pub facts: Vec<(String, String)>,
-    /// What makes the figures doubtful.
+    /// The reasons to doubt the figures.
     pub findings: Vec<String>,
     /// Steps that are not finished.
     pub broken: Vec<String>,

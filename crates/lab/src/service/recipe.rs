@@ -1,5 +1,5 @@
-//! Recipes: how each program is started. It runs as one process in the foreground, so the lab measures the
-//! process that it starts.
+//! Recipes: how each program is started. Programs run in the foreground, so the lab measures the process that
+//! it starts.
 
 use super::client::Protocol;
 use crate::command::{Spec, find};
@@ -36,7 +36,7 @@ pub struct Recipe {
     pub is_family: bool,
 }
 
-/// What most programs have in common.
+/// The defaults of recipes.
 pub(super) const USUAL: Recipe = Recipe {
     name: "",
     programs: &[],

@@ -59,7 +59,7 @@ impl Terminal {
         rng.random_range(1..=DISTRICTS)
     }
 
-    /// Draws another warehouse than the terminal's own, if there is more than one.
+    /// Draws a warehouse other than the terminal's own, if there is more than one.
     fn remote(&self, rng: &mut Pcg64Mcg) -> u32 {
         if self.scale.warehouses == 1 {
             return self.warehouse;

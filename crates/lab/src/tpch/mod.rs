@@ -62,7 +62,7 @@ pub fn queries() -> Vec<&'static str> {
     QUERIES.split("------\n").skip(1).map(str::trim).collect()
 }
 
-/// Makes one file for each table in `folder`, with fields between bars. `factor` is the scale factor.
+/// Makes one file for each table in `folder`, with fields separated by bars. `factor` is the scale factor.
 ///
 /// # Errors
 /// [`Error::Missing`] if there is no Python with DuckDB and its extension; [`Error::Command`] if the

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Frames with a smaller share of the samples are left out: they are narrower than a line.
 const NARROWEST: f64 = 0.001;
-/// The most rows.
+/// The largest number of rows.
 const DEEPEST: usize = 40;
 /// Height of a row. Tenths of rem.
 const ROW: usize = 13;
@@ -38,8 +38,8 @@ pub struct Frame {
     pub name: String,
     /// The figures, shown while a pointer is on the frame.
     pub about: String,
-    /// `o` if the function itself runs in its original, `c` in its clone, `n` if it has no samples of its own,
-    /// `x` if it is no function of the profile.
+    /// `o`: the function itself runs in its original. `c`: in its clone. `n`: it has no samples of its own.
+    /// `x`: it is no function of the profile.
     pub kind: char,
     /// Left edge and width in percent, upper edge in rem.
     pub left: String,

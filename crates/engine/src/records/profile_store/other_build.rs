@@ -1,5 +1,5 @@
-//! What a profile of another build of a program says of this build. A function that was compiled from the same
-//! source has the same shape in both ([`profile::shape`]), at another address.
+//! Transfers a profile of another build of a program to the loaded build. A function that was compiled from
+//! the same source has the same shape in both ([`profile::shape`]), at another address.
 //!
 //! A wrong pair costs speed, never correctness: counts decide the layout alone (law 2).
 
@@ -33,14 +33,14 @@ struct Moved {
 /// Where functions of old builds are now.
 type Places = FxHashMap<(BuildId, Svma), (BuildId, Svma)>;
 
-/// Returns a profile in which functions of a build that is not loaded are those of the loaded build of the same
-/// file name, where they can be found by their shape. If the profile has several such builds of one file, the one
-/// with most samples is used.
+/// Moves functions of a build that is not loaded to the loaded build of the same file name, if they can be
+/// found by their shape. If the profile has several such builds of one file, the build with most samples is
+/// used.
 pub(crate) fn adapt(program: &Program<'_>, profile: &Profile) -> Adapted {
     let loaded = loaded(program.image());
     let moves: Vec<Moved> = loaded
         .iter()
-        // A build that the profile knows itself needs no other build's counts.
+        // A build that is in the profile needs no counts of another build.
         .filter(|(new, _)| !profile.modules.contains_key(new))
         .filter_map(|(new, &module)| {
             let (old, counted) = predecessor(program, &loaded, profile, module)?;

@@ -1,17 +1,17 @@
-//! Which function of an old build is which function of a new one.
+//! Pairs the functions of an old build with the functions of a new build.
 
 use addr::Svma;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
-/// The size from which a function that alone has its shape is surely the same one, in bytes. Short functions
-/// are often alike by chance.
+/// From this size in bytes on, functions with a unique shape are surely the same. Short functions are often
+/// alike by chance.
 const SURE: u64 = 64;
-/// To how many functions of its shape an old function is compared: those nearest to its expected address. A bound
-/// for profiles with thousands of functions of one shape.
+/// The number of functions of its shape, nearest to its expected address, with which an old function is
+/// compared. Bounds the work for profiles with thousands of functions of one shape.
 const NEAREST: usize = 8;
 
-/// What is known of a function in one build.
+/// A function in one build.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function<'a> {
     /// Its entry.
@@ -24,10 +24,10 @@ pub(super) struct Function<'a> {
     pub(super) name: &'a str,
 }
 
-/// Pairs old functions with new ones of the same size and shape, as indices. First those with the same name,
-/// then those that are alone with their shape on both sides. Builds keep the order of their functions, mostly:
-/// of several others with one shape, each goes to the one nearest to where the surely known neighbours
-/// suggest.
+/// Pairs old functions with new functions of the same size and shape, as indices. First come functions with
+/// the same name, then functions whose shape is unique on both sides. Builds mostly keep the order of
+/// functions. So each other function is expected to move as far as the paired function before it, and is
+/// paired with the function nearest to that address.
 pub(super) fn pair(olds: &[Function<'_>], news: &[Function<'_>]) -> Vec<(usize, usize)> {
     let mut alike: FxHashMap<(u64, u64), (Vec<usize>, Vec<usize>)> = FxHashMap::default();
     for (i, f) in olds.iter().enumerate() {
@@ -78,7 +78,8 @@ pub(super) fn pair(olds: &[Function<'_>], news: &[Function<'_>]) -> Vec<(usize, 
     pairs
 }
 
-/// Pairs functions with the same name, and removes them from the lists. A name that several have says nothing.
+/// Pairs functions with the same name, and removes them from the lists. Names of several functions are
+/// ignored.
 fn by_name(
     olds: &[Function<'_>],
     news: &[Function<'_>],

@@ -5,10 +5,10 @@
 //! - `calls`: calls by call instruction. They have two frames, the callee and the caller.
 //! - `executions`: executions of blocks, one frame.
 //!
-//! Calls and executions are those of functions that were counted. If none was, they are those of all functions,
-//! and only their ratios are meaningful.
+//! Calls and executions are given for functions that were counted. If none was counted, they are given for
+//! all functions, and only their ratios are meaningful.
 //!
-//! The messages are those of <https://github.com/google/pprof/blob/main/proto/profile.proto>. An address is an
+//! The messages are from <https://github.com/google/pprof/blob/main/proto/profile.proto>. An address is an
 //! SVMA: the mappings begin at 0.
 
 use crate::base::names::demangled;

@@ -209,7 +209,7 @@ fn why(
         }
         (Standing::Cloned, None) => "cloned".to_owned(),
         (Standing::Refused, Some(reason)) => format!("left alone: {}", sentence(reason)),
-        (Standing::Refused, None) => "wanted, but it has no clone in the newest generation".to_owned(),
+        (Standing::Refused, None) => "hot, but without a clone in the newest generation".to_owned(),
         (Standing::NotHot, _) => {
             let not_hot =
                 "not hot: it ran too rarely while the profile was taken, or was not among those asked for";

@@ -40,7 +40,7 @@ struct Refusal {
     text: String,
 }
 
-/// What can go wrong in a session.
+/// The errors of a session.
 enum Trouble {
     Refused(Refusal),
     Broken(String),
