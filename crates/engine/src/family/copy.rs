@@ -247,3 +247,21 @@ fn places_with<'a>(
     let holds = records.into_iter().zip(found).filter(|(r, now)| now.as_deref() == Some(bytes(r)));
     holds.map(|(r, _)| (r.at, r.len)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Several members are changed at a time. Each leaves room for what the others are about to use.
+    #[test]
+    fn claims_on_memory_add_up() {
+        let claimed = AtomicU64::new(0);
+        let first = Claim::of(&claimed, 10);
+        let second = Claim::of(&claimed, 5);
+        assert_eq!((first.all, second.all), (10, 15));
+        drop(first);
+        assert_eq!(Claim::of(&claimed, 1).all, 6);
+        drop(second);
+        assert_eq!(claimed.into_inner(), 0);
+    }
+}

@@ -6,7 +6,7 @@ use crate::support::{
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// The page's words behind the counters of rounds.
 const ENDED: u64 = 2;
@@ -119,6 +119,52 @@ fn one_build_for_all() {
     assert_eq!(second["parent"]["generation"], 2, "{second}");
     assert_eq!(second["members"]["left_alone"], serde_json::json!([]), "{second}");
     all_are("optimized");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// whet, run by another program with these words.
+fn through(words: &[&str], command: &str, guest: &Guest, more: &[&str]) -> Answer {
+    let mut outer = Command::new(words[0]);
+    outer.args(&words[1..]).arg(env!("CARGO_BIN_EXE_whet"));
+    outer.args([command, "--family", &guest.arg(), "--format", "json"]).args(more);
+    run(outer)
+}
+
+/// More processes than whet may have open files. On one CPU whet works on few processes at a time, each of which takes
+/// some files.
+#[test]
+fn a_family_larger_than_the_limit_of_open_files() {
+    let guest = start(40, false);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let cpus = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    let one = cpus.split([',', '-']).next().unwrap();
+    let few = ["taskset", "--cpu-list", one, "prlimit", "--nofile=100:"];
+    let answer = through(&few, "optimize", &guest, &["--seconds", "1", "--count", "0"]).exits(0).json();
+    assert_eq!(answer["members"]["installed"], 40, "{answer}");
+    assert_eq!(answer["members"]["left_alone"], serde_json::json!([]), "{answer}");
+    let undone = through(&few, "undo", &guest, &[]).exits(0).json();
+    assert_eq!(undone["undone"], 40, "{undone}");
+    take_out(&guest);
+    ends_well(guest);
+}
+
+/// lxcfs shows a container an uptime of its own, while processes show when they started after the host's boot.
+#[test]
+fn a_container_with_an_uptime_of_its_own() {
+    let guest = start(3, false);
+    let uptime = crate::support::scratch("uptime");
+    std::fs::write(&uptime, "1.00 1.00\n").unwrap();
+    let script = format!("mount --bind {} /proc/uptime && exec \"$@\"", uptime.display());
+    let inside = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    let shuffled = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+    let answer = through(&inside, "optimize", &guest, &shuffled);
+    if answer.stderr.contains("unshare") || answer.stderr.contains("mount:") {
+        println!("skipped: no mount namespaces here: {}", answer.stderr);
+        return;
+    }
+    assert_eq!(answer.exits(0).json()["members"]["installed"], 3);
+    assert_eq!(through(&inside, "undo", &guest, &[]).exits(0).json()["undone"], 3);
     take_out(&guest);
     ends_well(guest);
 }
@@ -266,7 +312,7 @@ fn undo_is_complete_without_members_that_hold_nothing() {
     let guest = start(2, false);
     let worker = members(&guest)[0];
     let signal = |name: &str| {
-        let sent = std::process::Command::new("kill").args([name, &worker.to_string()]).status().unwrap();
+        let sent = Command::new("kill").args([name, &worker.to_string()]).status().unwrap();
         assert!(sent.success());
     };
     signal("-STOP");
