@@ -15,16 +15,14 @@
 //!   more of them are hostile in 19 of 100 samples, five or more in one of 1,100.
 
 use crate::age::{WHOLE, weight};
-use crate::sample::SAMPLE;
+use crate::sample::{SAMPLE, by_rank};
 use crate::{CONTRIBUTION_LIMIT, Day, Digest, HostId, Name, Program, Rank};
 use profile::{BlockProfile, BuildId, FunctionKey, FunctionProfile, Looks, Origin, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Contributions of this age and more are no longer used. Days.
 pub const LOST_DAYS: u32 = 30;
-/// The most contributions in one aggregate.
-pub(crate) const MOST: usize = 256;
-/// The executions to which each contribution is scaled. With [`MOST`] hosts the sum stays below the limit of
+/// The executions to which each contribution is scaled. With [`SAMPLE`] hosts the sum stays below the limit of
 /// `Profile::tame`.
 const EXECUTIONS: u128 = 1 << 40;
 /// The samples to which each contribution is scaled.
@@ -44,10 +42,11 @@ pub struct Contributed {
 }
 
 impl Contributed {
-    /// Returns whether its day is the day on which the store got it, or a neighbouring one.
+    /// Returns whether its day is the day on which the store got it. A contribution for another day would count
+    /// more or longer than those of other hosts.
     #[must_use]
     pub fn is_dated_right(&self) -> bool {
-        self.day.0.abs_diff(Day::of(self.stored).0) <= 1
+        self.day == Day::of(self.stored)
     }
 }
 
@@ -62,14 +61,14 @@ pub struct Folded {
     pub misdated: usize,
     /// Left out: too old.
     pub old: usize,
-    /// Left out: not among the hosts of the day, not the newest of its host, or beyond the limit.
+    /// Left out: not the newest of its host, or its host's rank is too high.
     pub unneeded: usize,
-    /// The greatest rank that was used on a day with enough hosts.
+    /// The greatest rank that was used, if there were enough hosts.
     pub rank: Option<u64>,
 }
 
 impl Folded {
-    /// Chooses the contributions that are used.
+    /// Chooses the contributions that are used: the newest one of each of the hosts with the lowest ranks.
     #[must_use]
     pub fn choose(program: &Program, all: &[Contributed]) -> Self {
         let mut out = Self::default();
@@ -77,33 +76,20 @@ impl Folded {
             all.iter().copied().partition(Contributed::is_dated_right);
         out.misdated = wrong.len();
         out.newest = right.iter().map(|c| c.day).max().unwrap_or_default();
-        let mut days: BTreeMap<Day, BTreeMap<HostId, Contributed>> = BTreeMap::new();
+        let mut hosts: BTreeMap<HostId, Contributed> = BTreeMap::new();
+        // The later days come last.
         for c in right {
             if out.newest.0 - c.day.0 >= LOST_DAYS {
                 out.old += 1;
-            } else if days.entry(c.day).or_default().insert(c.host, c).is_some() {
+            } else if hosts.insert(c.host, c).is_some() {
                 out.unneeded += 1;
             }
         }
-        let mut seen = BTreeSet::new();
-        let mut chosen: Vec<Contributed> = Vec::new();
-        for (&day, hosts) in days.iter().rev() {
-            let mut ranked: Vec<(Rank, Contributed)> =
-                hosts.values().map(|c| (Rank::of_day(c.host, program, day), *c)).collect();
-            ranked.sort_unstable();
-            out.unneeded += ranked.len().saturating_sub(SAMPLE);
-            ranked.truncate(SAMPLE);
-            if ranked.len() == SAMPLE && out.rank.is_none() {
-                out.rank = ranked.last().map(|(rank, _)| rank.0);
-            }
-            for (_, c) in ranked {
-                if chosen.len() < MOST && seen.insert(c.host) {
-                    chosen.push(c);
-                } else {
-                    out.unneeded += 1;
-                }
-            }
-        }
+        let ranked = by_rank(program, hosts.keys().copied());
+        out.unneeded += ranked.len().saturating_sub(SAMPLE);
+        out.rank = ranked.get(SAMPLE - 1).map(|last| Rank::of_host(*last, program).0);
+        let mut chosen: Vec<Contributed> =
+            ranked.iter().take(SAMPLE).filter_map(|host| hosts.get(host)).copied().collect();
         chosen.sort_unstable();
         let mut weights: Vec<u64> = chosen.iter().map(|c| weight(out.newest.0 - c.day.0)).collect();
         let mut sorted = weights.clone();

@@ -122,19 +122,34 @@ fn the_days_decide_by_the_clock_of_the_store() {
 }
 
 #[test]
-fn a_day_gives_the_hosts_of_the_lowest_ranks() {
+fn the_hosts_of_the_lowest_ranks_are_used() {
     let all: Vec<Contributed> = (0..500).map(|h| contributed(h, 20_000)).collect();
     let f = Folded::choose(&program(), &all);
     assert_eq!((f.chosen.len(), f.unneeded), (SAMPLE, 500 - SAMPLE));
     let last = f.rank.unwrap();
-    let below = |c: &Contributed| Rank::of_day(c.host, &program(), c.day).0 <= last;
+    let below = |c: &Contributed| Rank::of_host(c.host, &program()).0 <= last;
     assert!(f.chosen.iter().all(|(c, _)| below(c)));
     assert_eq!(all.iter().filter(|c| below(c)).count(), SAMPLE);
-    let days: Vec<Contributed> =
-        (0..10).flat_map(|d| (0..64).map(move |h| contributed(d as usize * 64 + h, 20_000 + d))).collect();
-    let f = Folded::choose(&program(), &days);
-    assert_eq!((f.chosen.len(), f.unneeded), (MOST, 640 - MOST));
-    assert!(f.chosen.iter().all(|(c, _)| c.day >= Day(20_006)), "the newest days are used");
+}
+
+/// A twentieth of a fleet contributes every day and for the next day, the others once. The share of these hosts among
+/// the chosen ones does not grow.
+#[test]
+fn hosts_that_contribute_often_gain_nothing() {
+    let is_often = |h: usize| h.is_multiple_of(20);
+    let often = (0..20)
+        .flat_map(|d| (0..1000).filter(move |h| is_often(*h)).map(move |h| contributed(h, 20_000 + d)));
+    let ahead = (0..1000)
+        .filter(|h| is_often(*h))
+        .map(|h| Contributed { day: Day(20_020), ..contributed(h, 20_019) });
+    let once = (0..1000).filter(|h| !is_often(*h)).map(|h| contributed(h, 20_000));
+    let all: Vec<Contributed> = often.chain(ahead).chain(once).collect();
+    let f = Folded::choose(&program(), &all);
+    assert_eq!((f.chosen.len(), f.newest, f.misdated), (SAMPLE, Day(20_019), 50));
+    let hosts: BTreeSet<HostId> =
+        (0..1000).filter(|h| is_often(*h)).map(|h| HostId::of(&h.to_string())).collect();
+    let share = f.chosen.iter().filter(|(c, _)| hosts.contains(&c.host)).count();
+    assert!(share <= SAMPLE / 8, "{share} of {SAMPLE}");
 }
 
 /// Two of twenty hosts say otherwise.

@@ -28,10 +28,11 @@ pub struct Head {
     pub folded: Option<Digest>,
     /// The number of hosts in that set.
     pub hosts: usize,
-    /// When that aggregate was made: seconds of the Unix epoch, by the store's clock.
+    /// When that aggregate was made, or a later look found the same set: seconds of the Unix epoch, by the store's
+    /// clock.
     pub folded_at: u64,
-    /// The rank below which a host's contribution was used on the last day with enough of them. Hosts with far
-    /// greater ranks need not look whether they should contribute.
+    /// The rank below which a host's contribution was used, if there were enough of them. Hosts with far greater
+    /// ranks need not look whether they should contribute.
     pub rank: Option<u64>,
     /// The name of the program that most contributions state.
     pub name: Option<Name>,
@@ -132,13 +133,19 @@ impl Head {
         self.withdrawn.drain(..more);
     }
 
-    /// Returns whether a new aggregate of this set of contributions is worth its waves. The set must have
-    /// changed. Also, it must have twice as many hosts, or the last aggregate must be older than the policy's
-    /// interval.
+    /// Returns whether the contributions should be looked at: so many hosts have contributed as the policy requires,
+    /// and these are twice as many as in the last aggregate, or the last look is older than the policy's interval.
+    /// `hosts` is the number of hosts that have contributed, at most [`SAMPLE`].
     #[must_use]
-    pub fn is_due(&self, set: Digest, hosts: usize, policy: &Policy, now: u64) -> bool {
+    pub fn is_due(&self, hosts: usize, policy: &Policy, now: u64) -> bool {
         let aged = now >= self.folded_at.saturating_add(policy.every);
-        self.folded != Some(set) && hosts >= policy.min_hosts.max(1) && (aged || hosts >= 2 * self.hosts)
+        hosts >= policy.min_hosts.max(1) && (aged || hosts >= 2 * self.hosts)
+    }
+
+    /// Returns the head after a look that found no other contributions than the last aggregate has.
+    #[must_use]
+    pub fn looked(&self, now: u64) -> Self {
+        Self { folded_at: now, ..self.next() }
     }
 
     /// Returns the head that offers a new aggregate. `set` is the digest of the set of contributions.

@@ -41,6 +41,6 @@ pub use names::{Build, Class, Day, Digest, HostId, Key, Program};
 pub use newest::{Name, Newest, read_former};
 pub use policy::Policy;
 pub use profile::Profile;
-pub use sample::{Rank, SAMPLE, should_contribute};
+pub use sample::{Rank, SAMPLE, by_rank, should_contribute};
 pub use spool::{BuildReport, HostReport, Slot, Taken, Vote};
 pub use votes::{Verdict, Votes};

@@ -4,7 +4,7 @@
 //! v1/policy                                          the operator's policy, signed
 //! v1/clock                                           written by mergers, to read the store's time
 //! v1/names/NAME/CLASS                                the newest build of a program, signed
-//! v1/BUILD/CLASS/c/DAY/HOST/DIGEST                   a contribution: written once
+//! v1/BUILD/CLASS/c/HOST/DAY/DIGEST                   a contribution: written once
 //! v1/BUILD/CLASS/m/DIGEST                            an aggregate, signed: written once
 //! v1/BUILD/CLASS/h/SERIAL                            a head, signed: written once; the greatest is in force
 //! v1/BUILD/CLASS/head                                a copy of the head in force
@@ -224,7 +224,7 @@ impl Key {
             Self::Policy => "v1/policy".to_owned(),
             Self::Clock => "v1/clock".to_owned(),
             Self::Newest(name) => format!("v1/names/{name}/{}", program.class),
-            Self::Contribution { day, host, digest } => format!("{of}/c/{:06}/{host}/{digest}", day.0),
+            Self::Contribution { day, host, digest } => format!("{of}/c/{host}/{:06}/{digest}", day.0),
             Self::Aggregate(digest) => format!("{of}/m/{digest}"),
             Self::Head(serial) => format!("{of}/h/{serial:012}"),
             Self::Current => format!("{of}/head"),
@@ -257,7 +257,7 @@ impl Key {
                     ["head"] => Self::Current,
                     ["m", digest] => Self::Aggregate(digest.parse().ok()?),
                     ["h", serial] => Self::Head(number(serial, 12)?),
-                    ["c", day, host, digest] => Self::Contribution {
+                    ["c", host, day, digest] => Self::Contribution {
                         day: Day(u32::try_from(number(day, 6)?).ok()?),
                         host: host.parse().ok()?,
                         digest: digest.parse().ok()?,

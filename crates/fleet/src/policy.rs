@@ -66,8 +66,8 @@ impl Policy {
                 "waves: each must be greater than the one before, the last 100".to_owned(),
             ));
         }
-        if self.min_hosts > crate::fold::MOST {
-            return Err(Refused::Content(format!("min_hosts: at most {}", crate::fold::MOST)));
+        if self.min_hosts > crate::SAMPLE {
+            return Err(Refused::Content(format!("min_hosts: at most {}", crate::SAMPLE)));
         }
         Ok(())
     }

@@ -1,14 +1,14 @@
-//! Which hosts contribute: those with the lowest ranks of a day.
+//! Which hosts contribute: those with the lowest ranks.
 //!
-//! A rank is a hash of host, program and day. So other hosts contribute each day, and a host gains nothing by
-//! contributing early or often. No host needs the number of hosts: it compares its rank with the ranks of the
-//! contributions that the day already has.
+//! A rank is a hash of host and program. So a host gains nothing by contributing early or often, and hostile hosts are
+//! as rare among the chosen hosts as in the fleet. No host needs the number of hosts: it compares its rank with the
+//! ranks of those that have contributed.
 
-use crate::{Day, HostId, Program};
+use crate::{HostId, Program};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
-/// How many hosts' contributions of a day are used for a program.
+/// How many hosts' contributions are used for a program.
 pub const SAMPLE: usize = 64;
 
 /// The place of a host among all hosts, evenly distributed.
@@ -16,10 +16,10 @@ pub const SAMPLE: usize = 64;
 pub struct Rank(pub u64);
 
 impl Rank {
-    /// Returns the rank of a host among those that may contribute on a day.
+    /// Returns the rank of a host among those that may contribute.
     #[must_use]
-    pub fn of_day(host: HostId, program: &Program, day: Day) -> Self {
-        Self::of(host, &format!("day {program} {}", day.0))
+    pub fn of_host(host: HostId, program: &Program) -> Self {
+        Self::of(host, &format!("host {program}"))
     }
 
     /// Returns the rank of a host among those to which `what` is offered.
@@ -42,18 +42,19 @@ impl Rank {
     }
 }
 
-/// Returns whether a host should contribute. `there` are the hosts that have contributed on this day already.
+/// Returns hosts by their ranks, the lowest first, each once.
 #[must_use]
-pub fn should_contribute(
-    host: HostId,
-    program: &Program,
-    day: Day,
-    there: impl IntoIterator<Item = HostId>,
-) -> bool {
-    let own = Rank::of_day(host, program, day);
-    let others: BTreeSet<HostId> = there.into_iter().collect();
-    let before = others.iter().filter(|h| Rank::of_day(**h, program, day) < own).count();
-    !others.contains(&host) && before < SAMPLE
+pub fn by_rank(program: &Program, hosts: impl IntoIterator<Item = HostId>) -> Vec<HostId> {
+    let ranked: BTreeSet<(Rank, HostId)> =
+        hosts.into_iter().map(|host| (Rank::of_host(host, program), host)).collect();
+    ranked.into_iter().map(|(_, host)| host).collect()
+}
+
+/// Returns whether a host should contribute. `there` are the hosts that have contributed.
+#[must_use]
+pub fn should_contribute(host: HostId, program: &Program, there: impl IntoIterator<Item = HostId>) -> bool {
+    let all = by_rank(program, there.into_iter().chain([host]));
+    all.iter().take(SAMPLE).any(|h| *h == host)
 }
 
 #[cfg(test)]
@@ -65,25 +66,26 @@ mod tests {
     fn the_same_hosts_are_chosen_in_any_order_and_few_others_upload() {
         let program = Program { build: Build::parse("0a").unwrap(), class: Class::default() };
         let hosts: Vec<HostId> = (0..5000).map(|i| HostId::of(&i.to_string())).collect();
-        let day = Day(20_000);
         let chosen = |order: &[HostId]| {
             let mut there = Vec::new();
             for &host in order {
-                if should_contribute(host, &program, day, there.iter().copied()) {
+                if should_contribute(host, &program, there.iter().copied()) {
                     there.push(host);
                 }
             }
             let uploads = there.len();
-            there.sort_by_key(|h| Rank::of_day(*h, &program, day));
-            there.truncate(SAMPLE);
-            (there, uploads)
+            let mut ranked = by_rank(&program, there);
+            ranked.truncate(SAMPLE);
+            (ranked, uploads)
         };
         let (one, uploads) = chosen(&hosts);
         let backwards: Vec<HostId> = hosts.iter().rev().copied().collect();
         assert_eq!(chosen(&backwards).0, one);
         // 64 (1 + ln(5000 / 64)) is 343.
         assert!((SAMPLE..500).contains(&uploads), "{uploads}");
-        assert_ne!(Rank::of_day(hosts[0], &program, day), Rank::of_day(hosts[0], &program, Day(20_001)));
+        assert!(should_contribute(one[9], &program, one.clone()), "again, with a newer profile");
+        let next = Program { build: Build::parse("0b").unwrap(), class: Class::default() };
+        assert_ne!(Rank::of_host(hosts[0], &program), Rank::of_host(hosts[0], &next));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct ProgramMemory {
     pub head: Option<(Head, Option<String>)>,
     /// The digest of the profile that was contributed last.
     pub given: Option<Digest>,
-    /// The last day on which this host was not among the day's contributors.
+    /// The last day on which this host was not among the contributors.
     pub passed: Option<u32>,
     /// Aggregates that did harm on this host.
     pub harmful: Vec<Digest>,

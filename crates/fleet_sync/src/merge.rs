@@ -3,11 +3,21 @@
 //! Any number of mergers may run, at any time. Each step ends with a head, which is written only if the store
 //! has no head of the same number. So a merger that is late, or that ends in the middle, changes nothing.
 
-use crate::{Changed, Error, Remote, SigningKey, pack, unpack};
+use crate::{Changed, Error, Listed, Remote, SigningKey, pack, unpack};
 use fleet::{
-    Contributed, Day, Folded, Head, HostId, Key, Keys, LOST_DAYS, Newest, Policy, Profile, Program, Purpose,
-    Refused, Step, Votes, advance, fold, read,
+    Contributed, Folded, Head, HostId, Key, Keys, Newest, Policy, Profile, Program, Purpose, Refused, SAMPLE,
+    Step, Votes, advance, by_rank, fold, read,
 };
+use futures_util::future::join_all;
+
+/// The most contributions of one host that are listed. A host makes at most one a day, and the store keeps them for
+/// 40 days.
+const MOST_OF_HOST: usize = 100;
+/// How many hosts are listed at a time.
+const AT_ONCE: usize = 16;
+/// How often a request is made if the store is out of reach. A new aggregate takes some 130 requests, and would fail
+/// with any of them.
+const ATTEMPTS: usize = 4;
 
 /// A merger.
 #[derive(Debug)]
@@ -156,7 +166,7 @@ impl Run<'_> {
         let after = Key::Head(known).path(self.program);
         let mut serials: Vec<u64> = self
             .remote
-            .list(&folder, Some(&after))
+            .list(&folder, Some(&after), usize::MAX)
             .await?
             .iter()
             .filter_map(|l| if let Key::Head(serial) = l.key { Some(serial) } else { None })
@@ -179,29 +189,25 @@ impl Run<'_> {
         now: u64,
     ) -> Result<Result<(Head, String), String>, Error> {
         let folder = format!("v1/{}/{}/c", self.program.build, self.program.class);
-        let first = Day::of(now).0.saturating_sub(LOST_DAYS + 1);
-        let after = format!("{folder}/{first:06}");
-        let all: Vec<Contributed> = self
-            .remote
-            .list(&folder, Some(&after))
-            .await?
-            .into_iter()
-            .filter_map(|l| match l.key {
-                Key::Contribution { day, host, digest } => {
-                    Some(Contributed { day, host, digest, stored: l.stored })
-                }
-                _ => None,
-            })
-            .collect();
+        let there = by_rank(self.program, self.remote.hosts(&folder).await?);
+        let not_due =
+            |hosts: usize| Ok(Err(format!("no new aggregate is due: {hosts} hosts have contributed")));
+        if !head.is_due(there.len().min(SAMPLE), policy, now) {
+            return not_due(there.len());
+        }
+        let all = self.contributions(&folder, &there).await?;
         let folded = Folded::choose(self.program, &all);
         let (set, hosts) = (folded.set(), folded.chosen.len());
-        if !head.is_due(set, hosts, policy, now) {
-            return Ok(Err(format!("no new aggregate is due: {hosts} hosts have contributed")));
+        if !head.is_due(hosts, policy, now) {
+            return not_due(hosts);
+        }
+        if head.folded == Some(set) {
+            return Ok(Ok((head.looked(now), "nothing new was contributed".to_owned())));
         }
         let mut profiles: Vec<(u64, Profile)> = Vec::with_capacity(hosts);
         for (c, weight) in &folded.chosen {
             let key = Key::Contribution { day: c.day, host: c.host, digest: c.digest };
-            let bytes = self.remote.get(self.program, &key).await?.unwrap_or_default();
+            let bytes = insistently(|| self.remote.get(self.program, &key)).await?.unwrap_or_default();
             let profile = unpack(&bytes).and_then(|text| read(&text, &c.digest, &self.program.build));
             match profile {
                 Ok(profile) => profiles.push((*weight, profile)),
@@ -227,7 +233,50 @@ impl Run<'_> {
         Ok(Ok((next, format!("an aggregate of {} hosts is offered", profiles.len()))))
     }
 
+    /// Lists the contributions of the hosts with the lowest ranks. A host may have nothing that can be used; then the
+    /// next one takes its place.
+    async fn contributions(&self, folder: &str, hosts: &[HostId]) -> Result<Vec<Contributed>, Error> {
+        let (mut all, mut usable) = (Vec::new(), 0);
+        for some in hosts.chunks(AT_ONCE) {
+            for of_host in join_all(some.iter().map(|host| self.of_host(folder, *host))).await {
+                let of_host = of_host?;
+                usable += usize::from(of_host.iter().any(Contributed::is_dated_right));
+                all.extend(of_host);
+            }
+            if usable >= SAMPLE {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    async fn of_host(&self, folder: &str, host: HostId) -> Result<Vec<Contributed>, Error> {
+        let own = format!("{folder}/{host}");
+        let listed = insistently(|| self.remote.list(&own, None, MOST_OF_HOST)).await?;
+        let contributed = |l: Listed| match l.key {
+            Key::Contribution { day, host, digest } => {
+                Some(Contributed { day, host, digest, stored: l.stored })
+            }
+            _ => None,
+        };
+        Ok(listed.into_iter().filter_map(contributed).collect())
+    }
+
     fn refusal(&self, key: &Key, why: Refused) -> Error {
         Error::Refused { object: key.path(self.program), why }
     }
+}
+
+/// Makes a request again if the store is out of reach for a moment.
+async fn insistently<T, F>(request: impl Fn() -> F) -> Result<T, Error>
+where
+    F: Future<Output = Result<T, Error>>,
+{
+    for _ in 1..ATTEMPTS {
+        match request().await {
+            Err(e) if e.is_outage() => {}
+            result => return result,
+        }
+    }
+    request().await
 }

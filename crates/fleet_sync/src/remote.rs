@@ -163,11 +163,11 @@ impl Remote {
         meta.map(|m| seconds(&m)).map_err(|e| trouble(&format!("read {path}"), &e))
     }
 
-    /// Lists the objects below a folder whose paths come after `after`. Objects of other names are left out.
+    /// Lists up to `most` objects below a folder whose paths come after `after`. Objects of other names are left out.
     ///
     /// # Errors
     /// [`Error::Store`]
-    pub async fn list(&self, folder: &str, after: Option<&str>) -> Result<Vec<Listed>, Error> {
+    pub async fn list(&self, folder: &str, after: Option<&str>, most: usize) -> Result<Vec<Listed>, Error> {
         let prefix = self.at(folder);
         let listing = async {
             let stream = match after {
@@ -178,7 +178,7 @@ impl Remote {
             let mut stream = stream;
             while let Some(meta) = stream.try_next().await? {
                 out.extend(self.listed(&meta));
-                if out.len() >= LIST_LIMIT {
+                if out.len() >= most.min(LIST_LIMIT) {
                     break;
                 }
             }
@@ -201,7 +201,7 @@ impl Remote {
             let path = Key::Vote { digest: *digest, harm, host: HostId([0; 16]) }.path(program);
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
             let host = |l: Listed| if let Key::Vote { host, .. } = l.key { Some(host) } else { None };
-            Ok(self.list(folder, None).await?.into_iter().filter_map(host).collect())
+            Ok(self.list(folder, None, usize::MAX).await?.into_iter().filter_map(host).collect())
         };
         let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let harm = hosts(true).await?;
@@ -230,6 +230,16 @@ impl Remote {
             }
         }
         Ok(out)
+    }
+
+    /// Returns the hosts that have a folder below this one: as many as there are hosts, however many objects they have
+    /// written.
+    ///
+    /// # Errors
+    /// [`Error::Store`]
+    pub async fn hosts(&self, folder: &str) -> Result<Vec<HostId>, Error> {
+        let folders = self.folders(&self.at(folder)).await?;
+        Ok(folders.iter().filter_map(|f| f.filename()?.parse().ok()).collect())
     }
 
     async fn folders(&self, at: &Path) -> Result<Vec<Path>, Error> {

@@ -22,7 +22,7 @@ fn a_folder_is_a_store() {
     let program = program();
     wait(async {
         assert_eq!(remote.get(&program, &Key::Current).await.unwrap(), None);
-        assert_eq!(remote.list("v1/0a/default/c", None).await.unwrap(), []);
+        assert_eq!(remote.list("v1/0a/default/c", None, usize::MAX).await.unwrap(), []);
         assert_eq!(remote.programs().await.unwrap(), []);
         assert!(remote.create(&program, &Key::Head(1), b"one".to_vec()).await.unwrap());
         assert!(!remote.create(&program, &Key::Head(1), b"two".to_vec()).await.unwrap());
@@ -37,9 +37,12 @@ fn a_folder_is_a_store() {
             let key = Key::Contribution { day: Day(day), host: HostId::of("h"), digest: Digest::of(b"d") };
             remote.create(&program, &key, Vec::new()).await.unwrap();
         }
-        assert_eq!(remote.list("v1/0a/default/c", None).await.unwrap().len(), 3);
-        assert_eq!(remote.list("v1/0a/default/c", Some("v1/0a/default/c/000002")).await.unwrap().len(), 2);
-        assert_eq!(remote.list("v1/0a/default/c/000002", None).await.unwrap().len(), 1);
+        let list = async |after: Option<&str>, most| {
+            remote.list("v1/0a/default/c", after, most).await.unwrap().len()
+        };
+        let second = format!("v1/0a/default/c/{}/000002", HostId::of("h"));
+        assert_eq!([list(None, 9).await, list(None, 2).await, list(Some(&second), 9).await], [3, 2, 2]);
+        assert_eq!(remote.hosts("v1/0a/default/c").await.unwrap(), [HostId::of("h")]);
         assert_eq!(remote.programs().await.unwrap(), std::slice::from_ref(&program));
         assert!(remote.stored(&program, &Key::Current).await.unwrap() > 1_700_000_000);
         remote.replace(&program, &Key::Current, vec![0; usize::try_from(LIMIT).unwrap() + 1]).await.unwrap();

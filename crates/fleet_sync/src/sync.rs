@@ -265,20 +265,15 @@ impl<S: Spool> Run<'_, S> {
         if self.of(program).given == Some(digest) {
             return Ok(());
         }
-        let rank = Rank::of_day(self.host.id, program, day).0;
+        let rank = Rank::of_host(self.host.id, program).0;
         let limit = head.and_then(|h| h.rank).map_or(u64::MAX, |r| r.saturating_mul(MARGIN));
         let is_chosen = rank <= limit && {
-            let folder = format!("v1/{}/{}/c/{:06}", program.build, program.class, day.0);
-            let there = self.remote.list(&folder, None).await?;
-            let hosts = there.iter().filter_map(|l| match l.key {
-                Key::Contribution { host, .. } => Some(host),
-                _ => None,
-            });
-            should_contribute(self.host.id, program, day, hosts)
+            let folder = format!("v1/{}/{}/c", program.build, program.class);
+            should_contribute(self.host.id, program, self.remote.hosts(&folder).await?)
         };
         if !is_chosen {
             self.of(program).passed = Some(day.0);
-            self.done.kept_back.push(format!("{build}: this host is not among the day's contributors"));
+            self.done.kept_back.push(format!("{build}: this host is not among the contributors"));
             return Ok(());
         }
         let key = Key::Contribution { day, host: self.host.id, digest };
@@ -287,9 +282,9 @@ impl<S: Spool> Run<'_, S> {
         let stored = self.remote.stored(program, &key).await;
         self.of(program).given = Some(digest);
         self.of(program).passed = Some(day.0);
-        if stored?.abs_diff(self.now) > 86_400 {
+        if Day::of(stored?) != day {
             self.done.kept_back.push(format!(
-                "{build}: this host's clock differs from the store's by more than a day, so its profile is not used"
+                "{build}: this host's clock is on another day (UTC) than the store's, so its profile is not used"
             ));
         }
         Ok(())

@@ -457,7 +457,10 @@ async fn offer_harm(remote: &Remote, key: &SigningKey, harmful: &Mutex<Harmful>,
     while remote.create(&program, &Key::Aggregate(digest), pack(&signed)).await.is_err() {}
     let keys = Keys::parse(&[key.public()]).unwrap();
     loop {
-        let all = remote.list(&format!("v1/{}/default/h", program.build), None).await.unwrap_or_default();
+        let all = remote
+            .list(&format!("v1/{}/default/h", program.build), None, usize::MAX)
+            .await
+            .unwrap_or_default();
         let newest = all.iter().filter_map(|l| if let Key::Head(n) = l.key { Some(n) } else { None }).max();
         if let Some(newest) = newest
             && let Ok(Some(bytes)) = remote.get(&program, &Key::Head(newest)).await
@@ -490,7 +493,7 @@ async fn read(remote: &Remote, key: &Key) -> Option<Vec<u8>> {
 async fn examine(remote: &Remote, keys: &Keys, harmful: Option<Digest>, out: &mut Outcome) {
     let program = program();
     let all = loop {
-        if let Ok(all) = remote.list("v1", None).await {
+        if let Ok(all) = remote.list("v1", None, usize::MAX).await {
             break all;
         }
     };
