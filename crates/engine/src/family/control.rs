@@ -17,7 +17,7 @@ use tracee::Pid;
 const LISTINGS: usize = 20;
 
 /// The answer of `undo` for a family.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct FamilyUndone {
     /// The parent.
     pub parent: i32,
@@ -62,15 +62,7 @@ pub fn undo_family(pid: Pid) -> Result<FamilyUndone, Error> {
         Ok(_) => tracee::start_time_now(),
         Err(_) => u64::MAX,
     };
-    let mut answer = FamilyUndone {
-        parent: parent.0,
-        parent_answer: None,
-        found: 0,
-        undone: 0,
-        left: Vec::new(),
-        stop_ms: StopMs::default(),
-        seconds: 0.0,
-    };
+    let mut answer = FamilyUndone { parent: parent.0, ..FamilyUndone::default() };
     let mut stops = Vec::new();
     let is_whole = undo_members(family, tick, &mut answer, &mut stops);
     answer.parent_answer = match of_parent {
@@ -184,4 +176,25 @@ pub fn mend_family(pid: Pid) -> Result<Option<TargetState>, Error> {
         }
     }
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Members that were listed are undone although their parent has ended since; the answer is not whole.
+    #[test]
+    fn members_of_a_parent_that_has_ended() {
+        let mut both = [0; 2].map(|_| Command::new("sleep").arg("100").spawn().unwrap());
+        let fact = |n: usize| facts::family_of(Pid(i32::try_from(both[n].id()).unwrap())).unwrap().parent;
+        let family = Family { parent: fact(0), members: vec![fact(1)], adopts: false };
+        let mut answer = FamilyUndone::default();
+        both[0].kill().unwrap();
+        both[0].wait().unwrap();
+        assert!(!undo_members(family, 0, &mut answer, &mut Vec::new()));
+        assert_eq!((answer.found, answer.undone, answer.left), (1, 0, vec![]));
+        both[1].kill().unwrap();
+        both[1].wait().unwrap();
+    }
 }
