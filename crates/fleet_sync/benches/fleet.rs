@@ -29,13 +29,14 @@ fn main() {
     println!(
         "{hosts} hosts, {hours} h, two mergers every 5 min, each host syncs every 15 min, 2% of the clocks off by a day or more"
     );
-    for (name, hostile, climate, harmful) in [
-        ("calm weather", 0, calm, None),
-        ("5% hostile hosts", 5, calm, None),
-        ("5% hostile, 9% of requests fail, an outage of 1 h after 0.5 h", 5, bad, None),
-        ("5% hostile, a harmful aggregate after 6 h", 5, calm, Some(HOUR * 6)),
+    for (name, hostile_percent, may_write_heads, climate, harmful_after) in [
+        ("calm weather", 0, false, calm, None),
+        ("5% hostile hosts", 5, false, calm, None),
+        ("5% hostile, 9% of requests fail, an outage of 1 h after 0.5 h", 5, false, bad, None),
+        ("5% hostile, a harmful aggregate after 6 h", 5, false, calm, Some(HOUR * 6)),
+        ("5% hostile with the right to write heads", 5, true, calm, None),
     ] {
-        let plan = Plan { hosts, hours, hostile_percent: hostile, climate, harmful_after: harmful, seed: 7 };
+        let plan = Plan { hosts, hours, hostile_percent, may_write_heads, climate, harmful_after, seed: 7 };
         let out = simulate(plan);
         let (t, days) = (out.traffic, hours as f64 / 24.0 * hosts as f64);
         let seconds = |p| out.former_within(p).map_or("never".to_owned(), |s| format!("{s} s"));

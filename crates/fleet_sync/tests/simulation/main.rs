@@ -20,7 +20,15 @@ const BAD: Climate =
 
 #[test]
 fn a_new_build_becomes_warm_in_bad_weather_and_hostile_hosts_force_nothing() {
-    let plan = Plan { hosts: 300, hours: 14, hostile_percent: 5, climate: BAD, harmful_after: None, seed: 1 };
+    let plan = Plan {
+        hosts: 300,
+        hours: 14,
+        hostile_percent: 5,
+        may_write_heads: true,
+        climate: BAD,
+        harmful_after: None,
+        seed: 1,
+    };
     let out = simulate(plan);
     assert_eq!(
         (out.never, out.wrong_merges, out.forged_functions, out.turned_branches),
@@ -44,6 +52,7 @@ fn an_aggregate_that_does_harm_is_withdrawn_in_its_first_waves() {
         hosts: 300,
         hours: 14,
         hostile_percent: 0,
+        may_write_heads: false,
         climate: BAD,
         harmful_after: Some(HOUR * 4),
         seed: 2,

@@ -5,8 +5,8 @@
 //! counts its own load, as its daemon would (75 s after the start). Of the hosts that start from the former
 //! build's aggregate, one in two counts: the others fit. Two mergers run every 5 minutes, sometimes
 //! in the same second. A share of the hosts is hostile. These contribute profiles of their own making,
-//! several a day and for other days. They vote against everything, and write nonsense and old heads over the
-//! head.
+//! several a day and for other days. They vote against everything. If they have more rights than hosts need, they
+//! also write nonsense and old heads over the head.
 
 #![allow(dead_code, reason = "the test and the bench read different figures")]
 
@@ -45,6 +45,8 @@ pub struct Plan {
     pub hosts: usize,
     pub hours: u64,
     pub hostile_percent: usize,
+    /// Whether hostile hosts may write over the head.
+    pub may_write_heads: bool,
     pub climate: Climate,
     /// After this time, a merger's key offers an aggregate that does harm.
     pub harmful_after: Option<Duration>,
@@ -309,7 +311,10 @@ async fn run(plan: Plan) -> Outcome {
                 let now = if behind { weather.now() - skew } else { weather.now() + skew };
                 let _ = sync(&remote, &own, &mut daemon, &mut memory, now, &mut Synced::default()).await;
                 if daemon.is_hostile && Instant::now() >= daemon.started {
-                    attack(&remote, own.id, weather.now(), &mut dice, &mut old_head).await;
+                    contribute_lies(&remote, own.id, weather.now(), &mut dice).await;
+                    if plan.may_write_heads && dice.below(20) == 0 {
+                        overwrite_head(&remote, &mut dice, &mut old_head).await;
+                    }
                 }
                 // It runs in its turn, and when its daemon lists another build.
                 let (turn, listed) = (Instant::now() + SYNC, started + LISTED);
@@ -427,8 +432,8 @@ fn copy(key: &SigningKey) -> SigningKey {
     SigningKey::read(&path).unwrap()
 }
 
-/// What a hostile host does with its own credentials, and a little more.
-async fn attack(remote: &Remote, id: HostId, now: u64, dice: &mut Rng, old: &mut Option<Vec<u8>>) {
+/// What a hostile host contributes with its own credentials.
+async fn contribute_lies(remote: &Remote, id: HostId, now: u64, dice: &mut Rng) {
     let program = program();
     let text = hostile().replace("samples 20000", &format!("samples {}", 20_000 + dice.below(1000)));
     let digest = Digest::of(text.as_bytes());
@@ -439,12 +444,14 @@ async fn attack(remote: &Remote, id: HostId, now: u64, dice: &mut Rng, old: &mut
     let _ = remote.create(&program, &key, pack(text.as_bytes())).await;
     let garbage = Key::Contribution { day, host: id, digest: Digest::of(&now.to_le_bytes()) };
     let _ = remote.create(&program, &garbage, vec![0x1f; 100]).await;
-    if dice.below(20) == 0 {
-        let head = remote.get(&program, &Key::Current).await.ok().flatten();
-        let old = old.get_or_insert(head.unwrap_or_default()).clone();
-        let bytes = if dice.below(2) == 0 { old } else { b"untrusted comment: nonsense\n".to_vec() };
-        let _ = remote.replace(&program, &Key::Current, bytes).await;
-    }
+}
+
+/// Writes an old head or nonsense over the head.
+async fn overwrite_head(remote: &Remote, dice: &mut Rng, old: &mut Option<Vec<u8>>) {
+    let head = remote.get(&program(), &Key::Current).await.ok().flatten();
+    let old = old.get_or_insert(head.unwrap_or_default()).clone();
+    let bytes = if dice.below(2) == 0 { old } else { b"untrusted comment: nonsense\n".to_vec() };
+    let _ = remote.replace(&program(), &Key::Current, bytes).await;
 }
 
 /// Offers an aggregate that does harm where it is used, as a merger would after a bad day.
