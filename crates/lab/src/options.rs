@@ -65,7 +65,7 @@ pub struct Database {
     pub server_binary: Vec<PathBuf>,
     /// A running server: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab writes only to
     /// this database, which must be empty or absent (default: whet_lab). The password may be in
-    /// WHET_LAB_PASSWORD instead.
+    /// WHET_LAB_PASSWORD instead. `scaling` refuses it.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
     /// The folder for the data of private servers. Several folders are compared (default: in the run's folder).

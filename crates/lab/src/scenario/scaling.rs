@@ -229,10 +229,10 @@ impl Rounds<'_> {
     }
 }
 
-/// Binds all threads of a server to some CPUs. Threads that it starts later inherit them.
+/// Binds all threads of a private server to some CPUs. Threads that it starts later inherit them.
 fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
     let Some(pid) = server.pid else {
-        return Err(Error::Usage("the server is on another host: its CPUs cannot be set from here".into()));
+        return Err(Error::Bug("a private server has no pid".into()));
     };
     let set = guard::set_of(cpus);
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));

@@ -1,7 +1,7 @@
 //! All scenarios, scaled down, on a real private server; and failures.
 
 use crate::support::long::Long;
-use crate::support::{count, lab, left_behind, prepared, records, run, whet};
+use crate::support::{count, lab, left_behind, made_up, prepared, records, run, whet};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -355,10 +355,31 @@ fn invalid_options_are_refused() {
     }
     let (code, err, _) = refused(&["scaling", "--null", "--factor=0.001"]);
     assert!(code == Some(2) && err.contains("no factor from 0.01"), "{err}");
+    let running = "--dsn=mysql://root@127.0.0.1:1/x";
+    let (code, err, dir) = refused(&["scaling", "--null", running]);
+    assert!(code == Some(2) && err.contains("not for running servers (--dsn); name a program"), "{err}");
+    assert!(!dir.path().join("run").exists());
     let (code, err, _) = refused(&["tpcc", "--null", "--dsn=postgres://x"]);
     assert!(code == Some(2) && err.contains("is no address of a server"), "{err}");
-    let (code, err, _) = refused(&["tpcc", "--null", "--dsn=mysql://root@127.0.0.1:1/x"]);
+    let (code, err, _) = refused(&["tpcc", "--null", running]);
     assert!(code == Some(13) && err.contains("127.0.0.1:1"), "{err}");
+}
+
+/// A run that an older lab began on a running server is not continued.
+#[test]
+fn scaling_of_a_running_server_is_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &[(1, 1200, 1000)], false);
+    let path = dir.path().join("run.json");
+    let mut head: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let mut common = head["scenario"]["stalls"]["common"].take();
+    common["dsn"] = serde_json::json!(["mysql://root@127.0.0.1:1/x"]);
+    common["null"] = true.into();
+    head["scenario"] = serde_json::json!({ "scaling": { "common": common, "factor": 0.01, "data": dir.path(),
+        "cpus": [1], "threads": [1], "queries": [], "pairs": 1 } });
+    fs::write(&path, head.to_string()).unwrap();
+    let (code, _, err) = run(lab().arg("resume").arg(dir.path()));
+    assert!(code == Some(2) && err.contains("not for running servers (--dsn); name a program"), "{err}");
 }
 
 #[test]
