@@ -11,7 +11,7 @@ use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::program::{Settings, Source};
 use crate::progress::Progress;
-use crate::record::{Event, Place, Step};
+use crate::record::{Event, FamilyChange, Place, Side, Step};
 use crate::server::{Installation, Server, Whereabouts};
 use crate::service::{Recipe, Service};
 use crate::sysbench::Sysbench;
@@ -40,6 +40,31 @@ impl<T> ActiveStep<'_, T> {
     /// An error of the folder.
     pub fn add(&mut self, event: Event) -> Result<(), Error> {
         self.lab.folder.add(self.step, event)
+    }
+
+    /// Rebuilds the server under the present load, as [`Sides::optimize`], and records what whet did. Returns
+    /// false if the server was not rebuilt.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn optimize(&mut self, seconds: Option<f64>) -> Result<bool, Error> {
+        let Some((answer, change)) = self.sides.optimize(seconds)? else { return Ok(false) };
+        self.add(Event::Optimize { answer })?;
+        self.add_change(change)?;
+        Ok(true)
+    }
+
+    /// Brings the server to a side, as [`Sides::go`], and records what whet did with a family.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn go(&mut self, side: Side) -> Result<(), Error> {
+        let change = self.sides.go(side)?;
+        self.add_change(change)
+    }
+
+    fn add_change(&mut self, change: Option<FamilyChange>) -> Result<(), Error> {
+        change.map_or(Ok(()), |change| self.add(Event::Family(change)))
     }
 
     /// Records the events that whet models for the step, if the hardware counts none. The server must have clones

@@ -135,16 +135,14 @@ impl Scaling {
         on.lab.progress.doing("whet optimize");
         // whet must see a server at work.
         rounds.during(|| {
-            if let Some(answer) = on.sides.optimize(self.database.common.sampling)? {
-                on.add(Event::Optimize { answer })?;
-            }
+            on.optimize(self.database.common.sampling)?;
             on.model()
         })?;
         let mut rng = stats::generator(on.lab.seed, &on.step.to_string());
         for pair in schedule(self.pairs, self.database.common.control_pairs(self.pairs), &mut rng) {
             for (side, state) in pair.halves {
                 on.lab.progress.part(pair.number, self.pairs);
-                on.sides.go(state)?;
+                on.go(state)?;
                 let counting = counting(on.lab, &gauge, None)?;
                 let before = gauge.read()?;
                 // Both sides of a pair run the queries in the same orders.
