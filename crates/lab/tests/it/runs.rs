@@ -422,8 +422,8 @@ fn a_full_disk_is_named_and_raw_data_is_kept() {
     assert!(dir.path().join("run/run.json").exists() && dir.path().join("run/report.html").exists());
 }
 
-/// A server that runs already: with a wrong password, with a database that has tables, and with valid
-/// options.
+/// A server that runs already: with a wrong password, with databases that are not empty, and with valid
+/// options. An empty database stays as it was.
 #[test]
 fn a_running_server_by_its_address() {
     if !server_is_here() {
@@ -470,19 +470,34 @@ fn a_running_server_by_its_address() {
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(sql("CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost; CREATE DATABASE shop; CREATE TABLE shop.t (a INT);").0);
+    // `blind` may not see the event in its database.
+    let users = "CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost;
+        CREATE USER blind@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON empty.* TO blind@localhost;
+        REVOKE EVENT ON empty.* FROM blind@localhost;";
+    let databases = "CREATE DATABASE shop; CREATE TABLE shop.t (a INT);
+        CREATE DATABASE stored; CREATE PROCEDURE stored.p() SELECT 1;
+        CREATE DATABASE timed; CREATE EVENT timed.e ON SCHEDULE EVERY 1 YEAR DO SELECT 1;
+        CREATE DATABASE empty CHARACTER SET latin1 COLLATE latin1_german1_ci COMMENT 'mine';
+        CREATE EVENT empty.e ON SCHEDULE EVERY 1 YEAR DO SELECT 1;";
+    assert!(sql(users).0 && sql(databases).0);
+    let contents = || {
+        sql("SHOW DATABASES; SHOW CREATE DATABASE empty; SHOW TABLES FROM empty; SHOW EVENTS FROM empty;
+            SHOW TABLES FROM shop; SHOW EVENTS FROM timed; SHOW PROCEDURE STATUS WHERE db = 'stored'")
+    };
+    let before = contents();
 
     let out = base.join("run");
-    let address = |password: &str, database: &str| {
-        format!("--dsn=mysql://lab:{password}@localhost/{database}?socket={}", socket.display())
+    let address = |account: &str, database: &str| {
+        format!("--dsn=mysql://{account}@localhost/{database}?socket={}", socket.display())
     };
-    let refused = |password: &str, database: &str, out: &str| {
-        let out = base.join(out);
-        run(lab().args(["tpcc", "--null", &address(password, database), "--out"]).arg(out))
+    let refused = |account: &str, database: &str| {
+        let out = base.join(format!("refused-{database}"));
+        let small = ["--warehouses=1", "--shrink=100", "--threads=1", "--pairs=1", "--window=0.5"];
+        run(lab().args(["tpcc", "--null", &address(account, database), "--out"]).arg(out).args(small))
     };
     let (wrong, somebodys) = std::thread::scope(|scope| {
-        let wrong = scope.spawn(|| refused("wrong", "bench", "w"));
-        let somebodys = refused("s3cret!", "shop", "x");
+        let wrong = scope.spawn(|| refused("lab:wrong", "bench"));
+        let somebodys = ["shop", "stored", "timed"].map(|database| refused("lab:s3cret!", database));
         (wrong.join().unwrap(), somebodys)
     });
     let right = run(lab()
@@ -497,22 +512,31 @@ fn a_running_server_by_its_address() {
             "--window=0.5",
         ])
         .args(SMALL)
-        .arg(address("s3cret!", "bench"))
+        .args([address("lab:s3cret!", "bench"), address("blind:s3cret!", "empty")])
         .arg("--out")
         .arg(&out));
-    let left = sql("SHOW DATABASES; SHOW TABLES FROM shop").1;
+    let after = contents();
     let _ = server.kill();
     let _ = server.wait();
 
     assert_eq!(wrong.0, Some(4), "{}", wrong.2);
     assert!(wrong.2.contains("does not let lab in") && wrong.2.contains("WHET_LAB_PASSWORD"), "{}", wrong.2);
-    assert_eq!(somebodys.0, Some(2), "{}", somebodys.2);
-    assert!(somebodys.2.contains("the database shop on") && left.contains('t'), "{}", somebodys.2);
+    for ((code, _, err), what) in somebodys.iter().zip(["tables", "routines", "events"]) {
+        assert_eq!(*code, Some(2), "{err}");
+        assert!(
+            err.contains(&format!(" has {what}")) && err.contains("hint: name a database in --dsn"),
+            "{err}"
+        );
+    }
     assert_eq!(right.0, Some(0), "{}", right.2);
+    assert_eq!(count(&records(&out), "done"), 2);
+    // The lab's own database and tables are gone, all others are there.
     assert!(
-        !left.contains("bench") && left.contains("shop"),
-        "what the lab made is gone, what it found is there: {left}"
+        before.0 && before.1.contains("latin1_german1_ci") && !before.1.contains("bench"),
+        "{}",
+        before.1
     );
+    assert_eq!(before, after);
     // No file in the run's folder holds the password.
     for entry in fs::read_dir(&out).unwrap().flatten().filter(|e| e.path().is_file()) {
         let text = fs::read(entry.path()).unwrap();
