@@ -119,7 +119,8 @@ fn processes_that_whet_left_alone_are_at_the_head_of_the_report() {
 
 /// A lab that measures for some time.
 fn long() -> Long {
-    let options = ["--tests=select-only", "--threads=1,2", "--scale=1", "--settle=0.2"];
+    let options =
+        ["--tests=select-only", "--threads=1,2", "--scale=1", "--settle=0.2", "--pairs=5", "--window=0.1"];
     let mut long = Long::of("pgbench", options.map(OsString::from));
     long.wait_for_data();
     long

@@ -3,8 +3,9 @@
 use crate::support::long::Long;
 use crate::support::{count, lab, left_behind, made_up, prepared, records, run, whet};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -301,6 +302,50 @@ fn ctrl_c_ends_the_lab_and_its_children() {
     let code = long.child.wait().unwrap().code();
     assert_eq!(code, Some(11), "{}", long.err());
     assert!(long.out.join("report.html").exists() && !long.out.join("work").exists());
+    long.nothing_is_left();
+}
+
+/// Queries that wait for a lock end with the interrupt.
+#[test]
+fn ctrl_c_ends_the_running_queries_of_scaling() {
+    if !server_is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("tables");
+    small_tables(&data);
+    let data = format!("--data={}", data.display());
+    let options = ["--cpus=1", "--threads=2", "--pairs=10000", "--buffer-pool=64", &data];
+    let options = options.into_iter().map(OsString::from).chain(prepared::options().map(Into::into));
+    let mut long = Long::of("scaling", options);
+    long.wait_for_data();
+    let client = || {
+        let mut client = Command::new("mariadb");
+        client.args(["--no-defaults", "-uroot", "-nN"]).arg("-S").arg(long.data().join("s")).arg("whet_lab");
+        client.stdin(Stdio::piped()).stdout(Stdio::piped());
+        client
+    };
+    let mut locks = client().spawn().unwrap();
+    locks.stdin.as_mut().unwrap().write_all(b"LOCK TABLES lineitem WRITE; SELECT 1;\n").unwrap();
+    locks.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'";
+    let until = Instant::now() + Duration::from_secs(60);
+    while run(client().args(["-e", waiting])).1.trim() != "2" {
+        assert!(Instant::now() < until, "no query waits");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Long::signal(long.child.id().try_into().unwrap(), "INT");
+    let until = Instant::now() + Duration::from_secs(30);
+    let code = loop {
+        match long.child.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if Instant::now() > until => break None,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    locks.kill().unwrap();
+    locks.wait().unwrap();
+    assert_eq!(code, Some(11), "the lab waits for its queries");
     long.nothing_is_left();
 }
 
