@@ -14,6 +14,7 @@ use crate::progress::Progress;
 use crate::record::{Event, FamilyChange, Place, Side, Step};
 use crate::server::{Installation, Server, Whereabouts};
 use crate::service::{Recipe, Service};
+use crate::stats;
 use crate::sysbench::Sysbench;
 use crate::target::Target;
 use crate::whet::{Sides, Whet};
@@ -204,10 +205,9 @@ impl Lab {
             None => database.datadir.first().map(PathBuf::as_path),
         };
         let Some(folder) = chosen else { return self.work() };
-        let name = run.file_name().unwrap_or_default().to_string_lossy();
         // Servers change to their data folder, so a relative path would be wrong there.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        folder.join(format!("whet-lab-{name}"))
+        folder.join(data_name(run))
     }
 
     /// Returns the folder of what servers need while they run. It ends with the run.
@@ -277,6 +277,42 @@ impl Lab {
                 let _ = self.folder.add(step, Event::Broken { why: e.to_string() });
                 Err(e)
             }
+        }
+    }
+}
+
+/// Returns the name of the folder for the data of a run's servers, where several runs may share its parent. It
+/// depends on the run folder's real path alone, so that `resume` finds what a killed lab left, and has a hash of
+/// this path, since the last names of two runs may be equal.
+fn data_name(run: &Path) -> String {
+    let run = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    format!("whet-lab-{name}-{:016x}", stats::hash(run.as_os_str().as_encoded_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_the_same_last_name_have_data_folders_of_their_own() {
+        let names = ["/no/a/r", "/no/b/r", "/no/a/r"].map(|run| data_name(Path::new(run)));
+        assert!(names[0] != names[1] && names[0] == names[2], "{names:?}");
+        // Another lab must find this folder as well, so the name never changes.
+        assert_eq!(names[0], "whet-lab-r-71b67b02ff73f9e4");
+    }
+
+    #[test]
+    fn all_paths_of_a_run_give_the_same_data_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().canonicalize().unwrap().join("r");
+        let link = run.with_file_name("link");
+        fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(&run, &link).unwrap();
+        let name = data_name(&run);
+        assert!(name.starts_with("whet-lab-r-"), "{name}");
+        for other in [run.join("."), run.join("../r"), link] {
+            assert_eq!(data_name(&other), name, "{}", other.display());
         }
     }
 }
