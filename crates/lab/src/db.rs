@@ -97,6 +97,15 @@ impl Db {
         })
     }
 
+    /// Runs a query and returns the first column of all rows.
+    ///
+    /// # Errors
+    /// The server's error.
+    pub fn column(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        let rows: Vec<Row> = self.conn.query(sql).map_err(|e| self.address.error(&e))?;
+        Ok(rows.iter().filter_map(|row| row.get_opt(0)?.ok()).collect())
+    }
+
     /// Returns a counter of SHOW GLOBAL STATUS.
     ///
     /// # Errors

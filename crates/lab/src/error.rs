@@ -76,13 +76,15 @@ pub enum Error {
         /// The message.
         message: String,
     },
-    /// The database holds tables, so the lab must not write to it.
-    #[error("the database {name} on {server} has tables already")]
+    /// The database is not empty, so the lab must not write to it.
+    #[error("the database {name} on {server} has {what} already")]
     NotEmpty {
         /// The server.
         server: String,
         /// The database.
         name: String,
+        /// What it has: `tables`, `routines` or `events`.
+        what: &'static str,
     },
     /// The load did no work, or its queries failed.
     #[error("the load {load} {why}")]

@@ -11,9 +11,10 @@ use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::program::{Settings, Source};
 use crate::progress::Progress;
-use crate::record::{Event, Place, Step};
+use crate::record::{Event, FamilyChange, Place, Side, Step};
 use crate::server::{Installation, Server, Whereabouts};
 use crate::service::{Recipe, Service};
+use crate::stats;
 use crate::sysbench::Sysbench;
 use crate::target::Target;
 use crate::whet::{Sides, Whet};
@@ -40,6 +41,31 @@ impl<T> ActiveStep<'_, T> {
     /// An error of the folder.
     pub fn add(&mut self, event: Event) -> Result<(), Error> {
         self.lab.folder.add(self.step, event)
+    }
+
+    /// Rebuilds the server under the present load, as [`Sides::optimize`], and records what whet did. Returns
+    /// false if the server was not rebuilt.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn optimize(&mut self, seconds: Option<f64>) -> Result<bool, Error> {
+        let Some((answer, change)) = self.sides.optimize(seconds)? else { return Ok(false) };
+        self.add(Event::Optimize { answer })?;
+        self.add_change(change)?;
+        Ok(true)
+    }
+
+    /// Brings the server to a side, as [`Sides::go`], and records what whet did with a family.
+    ///
+    /// # Errors
+    /// whet's error; an error of the folder.
+    pub fn go(&mut self, side: Side) -> Result<(), Error> {
+        let change = self.sides.go(side)?;
+        self.add_change(change)
+    }
+
+    fn add_change(&mut self, change: Option<FamilyChange>) -> Result<(), Error> {
+        change.map_or(Ok(()), |change| self.add(Event::Family(change)))
     }
 
     /// Records the events that whet models for the step, if the hardware counts none. The server must have clones
@@ -179,10 +205,9 @@ impl Lab {
             None => database.datadir.first().map(PathBuf::as_path),
         };
         let Some(folder) = chosen else { return self.work() };
-        let name = run.file_name().unwrap_or_default().to_string_lossy();
         // Servers change to their data folder, so a relative path would be wrong there.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-        folder.join(format!("whet-lab-{name}"))
+        folder.join(data_name(run))
     }
 
     /// Returns the folder of what servers need while they run. It ends with the run.
@@ -252,6 +277,42 @@ impl Lab {
                 let _ = self.folder.add(step, Event::Broken { why: e.to_string() });
                 Err(e)
             }
+        }
+    }
+}
+
+/// Returns the name of the folder for the data of a run's servers, where several runs may share its parent. It
+/// depends on the run folder's real path alone, so that `resume` finds what a killed lab left, and has a hash of
+/// this path, since the last names of two runs may be equal.
+fn data_name(run: &Path) -> String {
+    let run = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    let name = run.file_name().unwrap_or_default().to_string_lossy();
+    format!("whet-lab-{name}-{:016x}", stats::hash(run.as_os_str().as_encoded_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_the_same_last_name_have_data_folders_of_their_own() {
+        let names = ["/no/a/r", "/no/b/r", "/no/a/r"].map(|run| data_name(Path::new(run)));
+        assert!(names[0] != names[1] && names[0] == names[2], "{names:?}");
+        // Another lab must find this folder as well, so the name never changes.
+        assert_eq!(names[0], "whet-lab-r-71b67b02ff73f9e4");
+    }
+
+    #[test]
+    fn all_paths_of_a_run_give_the_same_data_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().canonicalize().unwrap().join("r");
+        let link = run.with_file_name("link");
+        fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(&run, &link).unwrap();
+        let name = data_name(&run);
+        assert!(name.starts_with("whet-lab-r-"), "{name}");
+        for other in [run.join("."), run.join("../r"), link] {
+            assert_eq!(data_name(&other), name, "{}", other.display());
         }
     }
 }

@@ -64,8 +64,8 @@ pub struct Database {
     #[arg(long, value_name = "PATH")]
     pub server_binary: Vec<PathBuf>,
     /// A running server: `mysql://USER[:PASSWORD]@HOST[:PORT][/DATABASE][?socket=PATH]`. The lab writes only to
-    /// this database, which must be empty or absent (default: whet_lab). The password may be in
-    /// WHET_LAB_PASSWORD instead.
+    /// this database (default: whet_lab), which must be absent or empty: no tables, routines or events. The
+    /// password may be in WHET_LAB_PASSWORD instead. `scaling` refuses a running server.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
     /// The folder for the data of private servers. Several folders are compared (default: in the run's folder).

@@ -169,6 +169,8 @@ pub enum Event {
         /// The output of `whet optimize --format json`.
         answer: serde_json::Value,
     },
+    /// whet put clones in force in a family of processes.
+    Family(FamilyChange),
     /// The events that whet models for the clones of this step.
     Modelled {
         /// The `modelled` part of the output of `whet measure --format json`.
@@ -216,6 +218,20 @@ pub enum Event {
         /// The reason.
         why: String,
     },
+}
+
+/// In how many processes of a family a command of whet put clones in force.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FamilyChange {
+    /// The command: `optimize` or `redo`.
+    pub command: String,
+    /// The processes of the family, the parent included. Members that ended meanwhile are left out.
+    pub processes: usize,
+    /// How many of them whet left alone. They run their originals, or clones of an earlier generation.
+    pub left_alone: usize,
+    /// whet's reason for the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// What was counted in a window.

@@ -123,7 +123,7 @@ impl Installation {
     ///
     /// # Errors
     /// [`Error::Denied`] if the server refuses the account; [`Error::NotEmpty`] if the database has tables,
-    /// which is then left alone.
+    /// views, stored routines or events. It is then left alone.
     pub fn running(commands: &Commands, url: &str, taken: &[String]) -> Result<Self, Error> {
         let mut address = parse_url(url)?;
         let mut db = address.connect()?;
@@ -133,11 +133,16 @@ impl Installation {
         let there: u64 = db.one(&format!(
             "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = '{database}'"
         ))?;
-        let tables: u64 = db.one(&format!(
-            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{database}'"
-        ))?;
-        if tables > 0 {
-            return Err(Error::NotEmpty { server: address.server, name: database });
+        // Views are among the tables.
+        for (what, schema) in
+            [("tables", "table_schema"), ("routines", "routine_schema"), ("events", "event_schema")]
+        {
+            let count: u64 = db.one(&format!(
+                "SELECT COUNT(*) FROM information_schema.{what} WHERE {schema} = '{database}'"
+            ))?;
+            if count > 0 {
+                return Err(Error::NotEmpty { server: address.server, name: database, what });
+            }
         }
         db.run(&format!("CREATE DATABASE IF NOT EXISTS `{database}`"))?;
         let name = address.server.clone();
@@ -205,13 +210,15 @@ impl Drop for Installation {
                 let _ = fs::remove_dir_all(dir);
                 program.forget(&self.commands, dir, &socket_path(dir, _socket.as_ref()), log);
             }
-            // The lab's tables are removed. The database itself stays if it was there before.
+            // The lab's tables are removed. The database itself stays if it was there before, with its
+            // character set, and with routines and events that the account may not see.
             Kind::Running { address, created } => {
                 if let Ok(mut db) = address.connect() {
-                    let _ = db.run(&format!("DROP DATABASE `{}`", address.database));
-                    if !created {
-                        let _ = db.run(&format!("CREATE DATABASE `{}`", address.database));
-                    }
+                    let _ = if *created {
+                        db.run(&format!("DROP DATABASE `{}`", address.database))
+                    } else {
+                        drop_tables(&mut db, &address.database)
+                    };
                 }
             }
         }
@@ -287,6 +294,16 @@ impl Drop for Server {
             process.end(Duration::from_secs(60));
         }
     }
+}
+
+/// Drops all tables of a database.
+fn drop_tables(db: &mut Db, database: &str) -> Result<(), Error> {
+    // With foreign keys, only some orders are allowed.
+    db.run("SET SESSION foreign_key_checks = 0")?;
+    for table in db.column(&format!("SHOW TABLES FROM `{database}`"))? {
+        db.run(&format!("DROP TABLE `{database}`.`{}`", table.replace('`', "``")))?;
+    }
+    Ok(())
 }
 
 /// Returns the pid of a server on this host, from the pid file that the server reports. The process's program

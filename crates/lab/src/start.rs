@@ -8,7 +8,6 @@ use crate::folder::{Folder, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::machine::{Machine, Placement, Topology};
-use crate::options::Database;
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -59,6 +58,8 @@ pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
                 database.dsn = dsn.to_vec();
             }
         }
+        // An older lab may have accepted more.
+        scenario.check()?;
         let folder = Folder::reopen(&run)?;
         let commands = Commands::new(path, interrupt.clone())?;
         commands.note("# resumed")?;
@@ -81,8 +82,8 @@ fn create(
     for recipe in scenario.recipes()? {
         recipe.locate()?;
     }
+    scenario.check()?;
     let database = scenario.database();
-    database.map_or(Ok(()), Database::check)?;
     let sysbench = database.filter(|_| scenario.needs_sysbench());
     let sysbench = sysbench.map(|d| Sysbench::locate(d.sysbench.as_deref())).transpose()?;
     fs::create_dir_all(path).map_err(Error::file(path))?;

@@ -39,11 +39,12 @@ pub struct Summary {
 
 /// Returns a random generator for one purpose. The run's seed and the purpose's name decide its sequence.
 pub fn generator(seed: u64, purpose: &str) -> Pcg64Mcg {
-    // FNV-1a, since the standard library's hasher promises no stable values.
-    let hash = purpose
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    Pcg64Mcg::seed_from_u64(seed ^ hash)
+    Pcg64Mcg::seed_from_u64(seed ^ hash(purpose.as_bytes()))
+}
+
+/// Returns the FNV-1a hash. The standard library's hasher promises no stable values.
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Returns the value below which `share` of the sorted values lie, interpolated linearly between neighbours.

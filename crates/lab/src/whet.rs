@@ -2,8 +2,9 @@
 
 use crate::command::{Commands, Spec, find};
 use crate::error::Error;
-use crate::record::Side;
+use crate::record::{FamilyChange, Side};
 use crate::target::Target;
+use serde::Deserialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,6 +74,19 @@ impl Whet {
     }
 }
 
+/// The part of whet's answers that is about the members of a family.
+#[derive(Deserialize)]
+struct Members {
+    found: usize,
+    ended: usize,
+    left_alone: Vec<LeftAlone>,
+}
+
+#[derive(Deserialize)]
+struct LeftAlone {
+    why: String,
+}
+
 /// Brings a server to the requested side, and at the end back to the state in which it was found.
 #[derive(Debug)]
 pub struct Sides {
@@ -118,11 +132,11 @@ impl Sides {
 
     /// Rebuilds the server under the present load. Returns `None` without doing so if there is no whet, or if
     /// the server was found with clones: these are measured as they are. The answer for a family is that of
-    /// the parent, with `members` in it.
+    /// the parent, with `members` in it, and comes with the change of all processes.
     ///
     /// # Errors
     /// whet's error.
-    pub fn optimize(&mut self, seconds: Option<f64>) -> Result<Option<Value>, Error> {
+    pub fn optimize(&mut self, seconds: Option<f64>) -> Result<Option<(Value, Option<FamilyChange>)>, Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.found.is_none()) else { return Ok(None) };
         let mut words = self.words();
         if let Some(seconds) = seconds {
@@ -131,12 +145,35 @@ impl Sides {
         // This is set before the command, so that an interrupted `whet optimize` is undone at the end.
         self.now = Some(Side::With);
         let mut answer = whet.run("optimize", &words)?;
+        let change = self.change("optimize", &answer)?;
         if self.is_family {
             let members = answer["members"].take();
             answer = answer["parent"].take();
             answer["members"] = members;
         }
-        Ok(Some(answer))
+        Ok(Some((answer, change)))
+    }
+
+    /// Returns in how many processes of a family a command put clones in force. `None` if the server is no
+    /// family. whet's exit code is 0 also if it left members alone.
+    ///
+    /// # Errors
+    /// [`Error::Whet`] if the answer does not say so.
+    fn change(&self, command: &str, answer: &Value) -> Result<Option<FamilyChange>, Error> {
+        if !self.is_family {
+            return Ok(None);
+        }
+        let members = Members::deserialize(&answer["members"]).map_err(|e| Error::Whet {
+            command: command.to_owned(),
+            message: format!("what it printed of the family's members cannot be read: {e}"),
+            next: "commands.log has what it printed; use the whet of this lab's version".to_owned(),
+        })?;
+        Ok(Some(FamilyChange {
+            command: command.to_owned(),
+            processes: (1 + members.found).saturating_sub(members.ended),
+            left_alone: members.left_alone.len(),
+            why: members.left_alone.into_iter().next().map(|left| left.why),
+        }))
     }
 
     /// Returns the events that whet models for the clones in the server. `None` without whet, or if whet has
@@ -155,16 +192,16 @@ impl Sides {
     }
 
     /// Runs `whet undo` or `whet redo`, unless the server is on the side already. In random order both sides
-    /// need this equally often.
+    /// need this equally often. Returns what `whet redo` did with a family.
     ///
     /// # Errors
-    /// whet's error.
-    pub fn go(&mut self, side: Side) -> Result<(), Error> {
-        let Some(whet) = self.whet.as_ref().filter(|_| self.now != Some(side)) else { return Ok(()) };
+    /// whet's error. `whet undo` fails if it leaves redirects in a process.
+    pub fn go(&mut self, side: Side) -> Result<Option<FamilyChange>, Error> {
+        let Some(whet) = self.whet.as_ref().filter(|_| self.now != Some(side)) else { return Ok(None) };
         let word = if side == Side::With { "redo" } else { "undo" };
-        whet.run(word, &self.words())?;
+        let answer = whet.run(word, &self.words())?;
         self.now = Some(side);
-        Ok(())
+        if side == Side::With { self.change(word, &answer) } else { Ok(None) }
     }
 
     /// Restores the state in which the server was found. A server that had no clones keeps them undone.
@@ -172,7 +209,10 @@ impl Sides {
     /// # Errors
     /// whet's error.
     pub fn restore(&mut self) -> Result<(), Error> {
-        if self.now.is_some() { self.go(self.found.unwrap_or(Side::Without)) } else { Ok(()) }
+        if self.now.is_some() {
+            self.go(self.found.unwrap_or(Side::Without))?;
+        }
+        Ok(())
     }
 }
 
@@ -188,5 +228,33 @@ impl Drop for Sides {
             calm.commands.interrupt = crate::interrupt::Interrupt::default();
             let _ = calm.run(word, &self.words());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn sides(is_family: bool) -> Sides {
+        Sides { whet: None, pid: 0, is_family, found: None, now: None }
+    }
+
+    #[test]
+    fn members_that_whet_left_alone_are_counted_and_those_that_ended_are_not() {
+        let left = |pid: i32| json!({ "pid": pid, "code": "busy", "why": format!("{pid} was busy") });
+        let answer = |left: &[Value]| json!({ "members": { "found": 5, "ended": 2, "left_alone": left } });
+        let change = |left: &[Value]| sides(true).change("redo", &answer(left)).unwrap().unwrap();
+        let found = change(&[left(7), left(8)]);
+        assert_eq!((found.processes, found.left_alone, found.why.as_deref()), (4, 2, Some("7 was busy")));
+        let found = change(&[]);
+        assert_eq!((found.processes, found.left_alone, found.why), (4, 0, None));
+        assert_eq!(sides(false).change("redo", &answer(&[left(7)])).unwrap(), None);
+    }
+
+    #[test]
+    fn an_answer_without_members_is_an_error_for_a_family() {
+        let e = sides(true).change("redo", &json!({ "state": "optimized" })).unwrap_err();
+        assert!(e.to_string().contains("whet redo: what it printed of the family's members"), "{e}");
     }
 }

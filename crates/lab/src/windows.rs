@@ -59,9 +59,8 @@ impl<T> Measuring<'_, '_, T> {
     fn all(&mut self, load: &mut dyn Load) -> Result<(), Error> {
         self.warm_up(load)?;
         self.on.lab.progress.doing("whet optimize");
-        if let Some(answer) = self.on.sides.optimize(self.plan.sampling)? {
+        if self.on.optimize(self.plan.sampling)? {
             self.mark("optimized")?;
-            self.on.add(Event::Optimize { answer })?;
         }
         self.on.model()?;
         let mut rng = stats::generator(self.on.lab.seed, &self.on.step.to_string());
@@ -98,7 +97,7 @@ impl<T> Measuring<'_, '_, T> {
     /// latencies, seconds and marks.
     fn window(&mut self, load: &mut dyn Load, pair: Pair, side: Side, state: Side) -> Result<(), Error> {
         load.side(None);
-        self.on.sides.go(state)?;
+        self.on.go(state)?;
         let each_second = self.plan.each_second && !pair.control;
         if each_second {
             self.mark(side.word())?;

@@ -3,7 +3,7 @@
 use crate::events::Counts;
 use crate::folder::Measured;
 use crate::machine::Placement;
-use crate::record::{Event, Latency, Second, Side, Step, Window};
+use crate::record::{Event, FamilyChange, Latency, Second, Side, Step, Window};
 use crate::stats::{self, Estimate};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -63,6 +63,8 @@ pub struct Point {
     /// written as JSON.
     #[serde(rename = "modelled", serialize_with = "dyno")]
     pub optimize: Option<Value>,
+    /// Each change of a family to the side with clones. Empty in older runs.
+    pub family: Vec<FamilyChange>,
     /// The events that whet modelled, as it printed them.
     pub modelled_events: Option<Value>,
     /// Each second, where recorded.
@@ -139,6 +141,7 @@ impl Point {
             control_ratios: Vec::new(),
             control_cpu_ratios: Vec::new(),
             optimize: None,
+            family: Vec::new(),
             modelled_events: None,
             seconds: Vec::new(),
             latencies: Vec::new(),
@@ -177,6 +180,7 @@ impl Point {
             }
             Event::WarmUp { steady, .. } => self.steady = Some(*steady),
             Event::Optimize { answer } => self.optimize = Some(answer.clone()),
+            Event::Family(change) => self.family.push(change.clone()),
             Event::Modelled { answer } => self.modelled_events = Some(answer.clone()),
             Event::Rate { per_second, of } => self.rate = Some((*per_second, *of)),
             Event::Window(_) => {}

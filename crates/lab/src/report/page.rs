@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::events::table;
 use crate::folder::Run;
 use crate::machine::{Cache, Disk, Machine};
-use crate::record::Head;
+use crate::record::{FamilyChange, Head};
 use crate::stats::{OUTLIER_SCORE, RESAMPLES};
 use minijinja::value::Serde;
 use minijinja::{Environment, context};
@@ -121,6 +121,7 @@ fn html(run: &Run) -> Result<String, Error> {
         .collect();
     let unsteady: Vec<String> =
         points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
+    let mixed: Vec<String> = points.iter().filter_map(mixed).collect();
     let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
     let control = control(&run.head, &points);
     let page = Page {
@@ -131,6 +132,7 @@ fn html(run: &Run) -> Result<String, Error> {
         facts: facts(&run.head, &points),
         findings: run.head.machine.findings.clone(),
         broken,
+        mixed,
         unsteady,
         charts: drawn,
         tables: all,
@@ -171,6 +173,8 @@ pub struct Page {
     pub findings: Vec<String>,
     /// Steps that are not finished.
     pub broken: Vec<String>,
+    /// Steps in which whet left processes of a family alone.
+    pub mixed: Vec<String>,
     /// Loads that never became steady.
     pub unsteady: Vec<String>,
     /// Charts.
@@ -216,6 +220,22 @@ pub fn render(page: &Page) -> Result<String, Error> {
 /// Escapes JSON for a script element, so that no text in the JSON can end the element.
 fn inert(json: &str) -> String {
     json.replace('<', "\\u003c")
+}
+
+/// Describes how many processes of a family whet left alone. `None` if it left none alone.
+fn mixed(p: &Point) -> Option<String> {
+    let partial: Vec<&FamilyChange> = p.family.iter().filter(|c| c.left_alone > 0).collect();
+    let most = partial.iter().max_by_key(|c| c.left_alone)?;
+    Some(format!(
+        "{}: {} of {} changes, at most {} of {} processes left alone (whet {}: {})",
+        p.step,
+        partial.len(),
+        p.family.len(),
+        most.left_alone,
+        most.processes,
+        most.command,
+        most.why.as_deref().unwrap_or("no reason")
+    ))
 }
 
 /// Describes the server of a point.

@@ -30,7 +30,7 @@ pub enum Scenario {
     /// TPC-H's 22 queries by the number of the server's CPUs and of threads: throughput, efficiency, negative
     /// scaling.
     #[command(
-        after_help = "Examples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
+        after_help = "Only for private servers: the lab binds the server to few CPUs, so it refuses a running server (--dsn).\n\nExamples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
     )]
     Scaling(Scaling),
     /// Read/write OLTP at high concurrency: throughput, response time and idle CPU in each second.
@@ -144,6 +144,24 @@ impl Scenario {
                 None
             }
         }
+    }
+
+    /// Checks the options that depend on each other.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] as of [`Database::check`], or if `scaling` shall measure a running server.
+    pub fn check(&self) -> Result<(), Error> {
+        let Some(database) = self.database() else { return Ok(()) };
+        database.check()?;
+        // A lab that is killed cannot give the CPUs back.
+        if matches!(self, Self::Scaling(_)) && !database.dsn.is_empty() {
+            return Err(Error::Usage(
+                "scaling binds the server to few CPUs and is not for running servers (--dsn); \
+                 name a program with --server or --server-binary, of which the lab starts a private server"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the recipes of the programs that a scenario without a database starts.

@@ -3,6 +3,7 @@
 //! A window here is a fixed amount of work, not a fixed time: each thread runs all queries once, in its own
 //! order.
 
+use crate::db::Address;
 use crate::error::Error;
 use crate::gauge::Gauge;
 use crate::guard;
@@ -23,6 +24,8 @@ use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Options of `scaling`.
@@ -120,7 +123,7 @@ impl Scaling {
 
     fn measure(&self, on: &mut ActiveStep<'_, Server>, queries: &[&'static str]) -> Result<u64, Error> {
         let rounds = Rounds {
-            server: on.server,
+            address: &on.server.address,
             queries,
             threads: on.step.threads,
             seed: on.lab.seed,
@@ -135,16 +138,14 @@ impl Scaling {
         on.lab.progress.doing("whet optimize");
         // whet must see a server at work.
         rounds.during(|| {
-            if let Some(answer) = on.sides.optimize(self.database.common.sampling)? {
-                on.add(Event::Optimize { answer })?;
-            }
+            on.optimize(self.database.common.sampling)?;
             on.model()
         })?;
         let mut rng = stats::generator(on.lab.seed, &on.step.to_string());
         for pair in schedule(self.pairs, self.database.common.control_pairs(self.pairs), &mut rng) {
             for (side, state) in pair.halves {
                 on.lab.progress.part(pair.number, self.pairs);
-                on.sides.go(state)?;
+                on.go(state)?;
                 let counting = counting(on.lab, &gauge, None)?;
                 let before = gauge.read()?;
                 // Both sides of a pair run the queries in the same orders.
@@ -166,11 +167,20 @@ impl Scaling {
 /// Runs all queries once in each thread, in an order of its own.
 #[derive(Debug)]
 struct Rounds<'a> {
-    server: &'a Server,
+    address: &'a Address,
     queries: &'a [&'static str],
     threads: usize,
     seed: u64,
     interrupt: Interrupt,
+}
+
+/// Sets a flag when it is dropped, also by a panic.
+struct SetsAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Rounds<'_> {
@@ -191,28 +201,57 @@ impl Rounds<'_> {
                 }
                 Ok(())
             });
-            let worked = work();
-            stop.store(true, Ordering::Relaxed);
+            let worked = {
+                // Without the flag, the scope would wait for the load for ever.
+                let _stop = SetsAtEnd(&stop);
+                work()
+            };
             let loaded = load.join().unwrap_or_else(|_| Err(Error::Bug("the load panicked".into())));
             loaded.and(worked)
         })
     }
 
     fn run_unless(&self, number: u64, stop: &AtomicBool) -> Result<(), Error> {
+        let sessions = &Mutex::new(Vec::new());
+        let (round, round_end) = mpsc::channel();
         std::thread::scope(|scope| {
-            let clients: Vec<_> =
-                (0..self.threads).map(|n| scope.spawn(move || self.client(number, n, stop))).collect();
+            let client = |n| scope.spawn(move || self.client(number, n, stop, sessions));
+            let clients: Vec<_> = (0..self.threads).map(client).collect();
+            scope.spawn(move || self.watch(&round_end, sessions));
             let mut result = Ok(());
             for client in clients {
                 let ended = client.join().unwrap_or_else(|_| Err(Error::Bug("a client panicked".into())));
                 result = result.and(ended);
             }
+            drop(round);
             result
         })
     }
 
-    fn client(&self, round: u64, n: usize, stop: &AtomicBool) -> Result<(), Error> {
-        let mut db = self.server.address.enter()?;
+    /// Kills the sessions of a round after an interrupt, since a query may take minutes. Returns when the
+    /// other end of the channel is dropped.
+    fn watch(&self, round_end: &Receiver<()>, sessions: &Mutex<Vec<u32>>) {
+        while round_end.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+            if self.interrupt.check().is_err()
+                && let Ok(mut db) = self.address.connect()
+            {
+                for id in sessions.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                    // The session may have ended.
+                    let _ = db.run(&format!("KILL {id}"));
+                }
+            }
+        }
+    }
+
+    fn client(
+        &self,
+        round: u64,
+        n: usize,
+        stop: &AtomicBool,
+        sessions: &Mutex<Vec<u32>>,
+    ) -> Result<(), Error> {
+        let mut db = self.address.enter()?;
+        sessions.lock().unwrap_or_else(PoisonError::into_inner).push(db.conn.connection_id());
         let mut mine = self.queries.to_vec();
         mine.shuffle(&mut stats::generator(self.seed.wrapping_add(round), &format!("client {n}")));
         for query in mine {
@@ -220,19 +259,22 @@ impl Rounds<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let _: Vec<mysql::Row> = db.conn.query(query).map_err(|e| Error::Database {
-                server: self.server.name.clone(),
-                message: format!("{e}, in: {query}"),
+            let _: Vec<mysql::Row> = db.conn.query(query).map_err(|e| {
+                // After an interrupt, the query was killed.
+                self.interrupt.check().err().unwrap_or_else(|| Error::Database {
+                    server: self.address.server.clone(),
+                    message: format!("{e}, in: {query}"),
+                })
             })?;
         }
         Ok(())
     }
 }
 
-/// Binds all threads of a server to some CPUs. Threads that it starts later inherit them.
+/// Binds all threads of a private server to some CPUs. Threads that it starts later inherit them.
 fn confine(server: &Server, cpus: &[usize]) -> Result<(), Error> {
     let Some(pid) = server.pid else {
-        return Err(Error::Usage("the server is on another host: its CPUs cannot be set from here".into()));
+        return Err(Error::Bug("a private server has no pid".into()));
     };
     let set = guard::set_of(cpus);
     let tasks = PathBuf::from(format!("/proc/{pid}/task"));
@@ -266,7 +308,33 @@ fn powers(all: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::powers;
+    use super::*;
+
+    /// A round without clients, which ends at once.
+    #[test]
+    fn a_panic_of_the_work_ends_the_load() {
+        let work = || {
+            let address = Address {
+                server: String::new(),
+                socket: None,
+                host: String::new(),
+                port: 0,
+                user: String::new(),
+                password: String::new(),
+                database: String::new(),
+            };
+            let interrupt = Interrupt::default();
+            let rounds = Rounds { address: &address, queries: &[], threads: 0, seed: 1, interrupt };
+            rounds.during(|| panic!("on purpose"))
+        };
+        let worker = std::thread::spawn(work);
+        let until = Instant::now() + Duration::from_secs(30);
+        while !worker.is_finished() {
+            assert!(Instant::now() < until, "the load goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(worker.join().is_err());
+    }
 
     #[test]
     fn powers_of_two_up_to_all() {

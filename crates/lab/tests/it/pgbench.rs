@@ -5,6 +5,7 @@ use crate::support::{count, lab, left_behind, records, run, whet};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -69,11 +70,57 @@ fn with_whet() {
     let answer = &records.iter().find(|r| r["kind"] == "optimize").unwrap()["answer"];
     assert_eq!(answer["state"], "optimized");
     assert!(answer["members"]["found"].as_u64() >= Some(2), "{answer}");
+    let changes: Vec<&Value> = records.iter().filter(|r| r["kind"] == "family").collect();
+    assert_eq!(changes[0]["command"], "optimize");
+    assert!(changes.iter().all(|c| c["processes"].as_u64() > Some(2) && c["left_alone"] == 0), "{changes:?}");
+}
+
+/// A whet that changes nothing, and whose `redo` leaves a process of the family alone.
+const PARTIAL: &str = r#"#!/bin/sh
+case $1 in
+    --version) echo 'whet 0' ;;
+    status) echo '{"parent":null}' ;;
+    optimize) echo '{"parent":{"state":"optimized"},"members":{"found":9,"ended":1,"left_alone":[]}}' ;;
+    redo) echo '{"parent":{},"members":{"found":5,"ended":2,"left_alone":[{"pid":7,"code":"c","why":"7 was busy"}]}}' ;;
+    *) echo '{}' ;;
+esac
+"#;
+
+#[test]
+fn processes_that_whet_left_alone_are_at_the_head_of_the_report() {
+    if !server_is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (whet, out) = (dir.path().join("whet"), dir.path().join("run"));
+    fs::write(&whet, PARTIAL).unwrap();
+    fs::set_permissions(&whet, fs::Permissions::from_mode(0o755)).unwrap();
+    let options =
+        ["--tests=select-only", "--threads=1", "--scale=1", "--pairs=2", "--control=0", "--window=0.1"];
+    let mut command = lab();
+    command.args(["pgbench", "--warm-up=0.5"]).args(options).arg("--whet").arg(whet);
+    let (code, _, err) = run(command.arg("--out").arg(&out));
+    assert_eq!(code, Some(0), "{err}");
+    let records = records(&out);
+    let changes: Vec<_> = records
+        .iter()
+        .filter(|r| r["kind"] == "family")
+        .map(|r| (r["command"].as_str(), r["processes"].as_u64(), r["left_alone"].as_u64()))
+        .collect();
+    assert_eq!(changes[0], (Some("optimize"), Some(9), Some(0)));
+    // In every order, two pairs need a redo.
+    assert!(changes.len() > 1 && changes[1..].iter().all(|c| *c == (Some("redo"), Some(4), Some(1))));
+    let html = fs::read_to_string(out.join("report.html")).unwrap();
+    let head = html.split("data-chart").next().unwrap();
+    let partial = format!("{} of {} changes, at most 1 of 4 processes", changes.len() - 1, changes.len());
+    assert!(head.contains("<h2>Not all processes</h2>") && head.contains(&partial), "{head}");
+    assert!(head.contains("(whet redo: 7 was busy)"), "{head}");
 }
 
 /// A lab that measures for some time.
 fn long() -> Long {
-    let options = ["--tests=select-only", "--threads=1,2", "--scale=1", "--settle=0.2"];
+    let options =
+        ["--tests=select-only", "--threads=1,2", "--scale=1", "--settle=0.2", "--pairs=5", "--window=0.1"];
     let mut long = Long::of("pgbench", options.map(OsString::from));
     long.wait_for_data();
     long

@@ -1,10 +1,11 @@
 //! All scenarios, scaled down, on a real private server; and failures.
 
 use crate::support::long::Long;
-use crate::support::{count, lab, left_behind, prepared, records, run, whet};
+use crate::support::{count, lab, left_behind, made_up, prepared, records, run, whet};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -304,6 +305,50 @@ fn ctrl_c_ends_the_lab_and_its_children() {
     long.nothing_is_left();
 }
 
+/// Queries that wait for a lock end with the interrupt.
+#[test]
+fn ctrl_c_ends_the_running_queries_of_scaling() {
+    if !server_is_here() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("tables");
+    small_tables(&data);
+    let data = format!("--data={}", data.display());
+    let options = ["--cpus=1", "--threads=2", "--pairs=10000", "--buffer-pool=64", &data];
+    let options = options.into_iter().map(OsString::from).chain(prepared::options().map(Into::into));
+    let mut long = Long::of("scaling", options);
+    long.wait_for_data();
+    let client = || {
+        let mut client = Command::new("mariadb");
+        client.args(["--no-defaults", "-uroot", "-nN"]).arg("-S").arg(long.data().join("s")).arg("whet_lab");
+        client.stdin(Stdio::piped()).stdout(Stdio::piped());
+        client
+    };
+    let mut locks = client().spawn().unwrap();
+    locks.stdin.as_mut().unwrap().write_all(b"LOCK TABLES lineitem WRITE; SELECT 1;\n").unwrap();
+    locks.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'";
+    let until = Instant::now() + Duration::from_secs(60);
+    while run(client().args(["-e", waiting])).1.trim() != "2" {
+        assert!(Instant::now() < until, "no query waits");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Long::signal(long.child.id().try_into().unwrap(), "INT");
+    let until = Instant::now() + Duration::from_secs(30);
+    let code = loop {
+        match long.child.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if Instant::now() > until => break None,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    locks.kill().unwrap();
+    locks.wait().unwrap();
+    assert_eq!(code, Some(11), "the lab waits for its queries");
+    long.nothing_is_left();
+}
+
 #[test]
 fn the_server_ends_with_a_killed_lab() {
     if !server_is_here() {
@@ -355,10 +400,31 @@ fn invalid_options_are_refused() {
     }
     let (code, err, _) = refused(&["scaling", "--null", "--factor=0.001"]);
     assert!(code == Some(2) && err.contains("no factor from 0.01"), "{err}");
+    let running = "--dsn=mysql://root@127.0.0.1:1/x";
+    let (code, err, dir) = refused(&["scaling", "--null", running]);
+    assert!(code == Some(2) && err.contains("not for running servers (--dsn); name a program"), "{err}");
+    assert!(!dir.path().join("run").exists());
     let (code, err, _) = refused(&["tpcc", "--null", "--dsn=postgres://x"]);
     assert!(code == Some(2) && err.contains("is no address of a server"), "{err}");
-    let (code, err, _) = refused(&["tpcc", "--null", "--dsn=mysql://root@127.0.0.1:1/x"]);
+    let (code, err, _) = refused(&["tpcc", "--null", running]);
     assert!(code == Some(13) && err.contains("127.0.0.1:1"), "{err}");
+}
+
+/// A run that an older lab began on a running server is not continued.
+#[test]
+fn scaling_of_a_running_server_is_not_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    made_up(dir.path(), &[(1, 1200, 1000)], false);
+    let path = dir.path().join("run.json");
+    let mut head: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let mut common = head["scenario"]["stalls"]["common"].take();
+    common["dsn"] = serde_json::json!(["mysql://root@127.0.0.1:1/x"]);
+    common["null"] = true.into();
+    head["scenario"] = serde_json::json!({ "scaling": { "common": common, "factor": 0.01, "data": dir.path(),
+        "cpus": [1], "threads": [1], "queries": [], "pairs": 1 } });
+    fs::write(&path, head.to_string()).unwrap();
+    let (code, _, err) = run(lab().arg("resume").arg(dir.path()));
+    assert!(code == Some(2) && err.contains("not for running servers (--dsn); name a program"), "{err}");
 }
 
 #[test]
@@ -401,8 +467,8 @@ fn a_full_disk_is_named_and_raw_data_is_kept() {
     assert!(dir.path().join("run/run.json").exists() && dir.path().join("run/report.html").exists());
 }
 
-/// A server that runs already: with a wrong password, with a database that has tables, and with valid
-/// options.
+/// A server that runs already: with a wrong password, with databases that are not empty, and with valid
+/// options. An empty database stays as it was.
 #[test]
 fn a_running_server_by_its_address() {
     if !server_is_here() {
@@ -449,19 +515,34 @@ fn a_running_server_by_its_address() {
         assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(50));
     }
-    assert!(sql("CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost; CREATE DATABASE shop; CREATE TABLE shop.t (a INT);").0);
+    // `blind` may not see the event in its database.
+    let users = "CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost;
+        CREATE USER blind@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON empty.* TO blind@localhost;
+        REVOKE EVENT ON empty.* FROM blind@localhost;";
+    let databases = "CREATE DATABASE shop; CREATE TABLE shop.t (a INT);
+        CREATE DATABASE stored; CREATE PROCEDURE stored.p() SELECT 1;
+        CREATE DATABASE timed; CREATE EVENT timed.e ON SCHEDULE EVERY 1 YEAR DO SELECT 1;
+        CREATE DATABASE empty CHARACTER SET latin1 COLLATE latin1_german1_ci COMMENT 'mine';
+        CREATE EVENT empty.e ON SCHEDULE EVERY 1 YEAR DO SELECT 1;";
+    assert!(sql(users).0 && sql(databases).0);
+    let contents = || {
+        sql("SHOW DATABASES; SHOW CREATE DATABASE empty; SHOW TABLES FROM empty; SHOW EVENTS FROM empty;
+            SHOW TABLES FROM shop; SHOW EVENTS FROM timed; SHOW PROCEDURE STATUS WHERE db = 'stored'")
+    };
+    let before = contents();
 
     let out = base.join("run");
-    let address = |password: &str, database: &str| {
-        format!("--dsn=mysql://lab:{password}@localhost/{database}?socket={}", socket.display())
+    let address = |account: &str, database: &str| {
+        format!("--dsn=mysql://{account}@localhost/{database}?socket={}", socket.display())
     };
-    let refused = |password: &str, database: &str, out: &str| {
-        let out = base.join(out);
-        run(lab().args(["tpcc", "--null", &address(password, database), "--out"]).arg(out))
+    let refused = |account: &str, database: &str| {
+        let out = base.join(format!("refused-{database}"));
+        let small = ["--warehouses=1", "--shrink=100", "--threads=1", "--pairs=1", "--window=0.5"];
+        run(lab().args(["tpcc", "--null", &address(account, database), "--out"]).arg(out).args(small))
     };
     let (wrong, somebodys) = std::thread::scope(|scope| {
-        let wrong = scope.spawn(|| refused("wrong", "bench", "w"));
-        let somebodys = refused("s3cret!", "shop", "x");
+        let wrong = scope.spawn(|| refused("lab:wrong", "bench"));
+        let somebodys = ["shop", "stored", "timed"].map(|database| refused("lab:s3cret!", database));
         (wrong.join().unwrap(), somebodys)
     });
     let right = run(lab()
@@ -476,22 +557,31 @@ fn a_running_server_by_its_address() {
             "--window=0.5",
         ])
         .args(SMALL)
-        .arg(address("s3cret!", "bench"))
+        .args([address("lab:s3cret!", "bench"), address("blind:s3cret!", "empty")])
         .arg("--out")
         .arg(&out));
-    let left = sql("SHOW DATABASES; SHOW TABLES FROM shop").1;
+    let after = contents();
     let _ = server.kill();
     let _ = server.wait();
 
     assert_eq!(wrong.0, Some(4), "{}", wrong.2);
     assert!(wrong.2.contains("does not let lab in") && wrong.2.contains("WHET_LAB_PASSWORD"), "{}", wrong.2);
-    assert_eq!(somebodys.0, Some(2), "{}", somebodys.2);
-    assert!(somebodys.2.contains("the database shop on") && left.contains('t'), "{}", somebodys.2);
+    for ((code, _, err), what) in somebodys.iter().zip(["tables", "routines", "events"]) {
+        assert_eq!(*code, Some(2), "{err}");
+        assert!(
+            err.contains(&format!(" has {what}")) && err.contains("hint: name a database in --dsn"),
+            "{err}"
+        );
+    }
     assert_eq!(right.0, Some(0), "{}", right.2);
+    assert_eq!(count(&records(&out), "done"), 2);
+    // The lab's own database and tables are gone, all others are there.
     assert!(
-        !left.contains("bench") && left.contains("shop"),
-        "what the lab made is gone, what it found is there: {left}"
+        before.0 && before.1.contains("latin1_german1_ci") && !before.1.contains("bench"),
+        "{}",
+        before.1
     );
+    assert_eq!(before, after);
     // No file in the run's folder holds the password.
     for entry in fs::read_dir(&out).unwrap().flatten().filter(|e| e.path().is_file()) {
         let text = fs::read(entry.path()).unwrap();

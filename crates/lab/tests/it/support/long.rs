@@ -19,8 +19,15 @@ pub struct Long {
 impl Long {
     /// Starts the lab on the prepared database.
     pub fn begin() -> Self {
-        let of =
-            ["--tests=oltp_point_select", "--threads=1,2", "--tables=1", "--rows=1000", "--buffer-pool=64"];
+        let of = [
+            "--tests=oltp_point_select",
+            "--threads=1,2",
+            "--tables=1",
+            "--rows=1000",
+            "--buffer-pool=64",
+            "--pairs=5",
+            "--window=0.1",
+        ];
         let prepared = prepared::options();
         Self::of("stalls", of.into_iter().map(OsString::from).chain(prepared.into_iter().map(Into::into)))
     }
@@ -30,7 +37,7 @@ impl Long {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().canonicalize().unwrap().join("run");
         let mut command = lab();
-        command.args([scenario, "--null", "--seed=1", "--pairs=5", "--window=0.1", "--warm-up=0.5", "--out"]);
+        command.args([scenario, "--null", "--seed=1", "--warm-up=0.5", "--out"]);
         let child =
             command.arg(&out).args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         Self { child, out, _dir: dir }
@@ -53,10 +60,14 @@ impl Long {
         text
     }
 
+    /// Returns the data folder of the run's server.
+    pub fn data(&self) -> PathBuf {
+        fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path()
+    }
+
     /// Returns the pid of the run's server.
     pub fn server(&self) -> i32 {
-        let text = fs::read_dir(self.out.join("work")).unwrap().flatten().next().unwrap().path();
-        fs::read_to_string(text.join("server.pid")).unwrap().trim().parse().unwrap()
+        fs::read_to_string(self.data().join("server.pid")).unwrap().trim().parse().unwrap()
     }
 
     /// Returns the pids of the lab's children.
