@@ -12,14 +12,14 @@ use crate::linger::make_way;
 use crate::patience::{Patience, Starvation};
 use crate::preflight::{is_tracer_ending, traced};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
-use crate::rest::Rest;
+use crate::rest::{self, Rest};
 use crate::restart::cure;
 use crate::return_frame::Place;
 use crate::shared::Survey;
 use crate::slots::Slot;
 use crate::tally;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,11 +47,17 @@ pub(crate) struct Thread {
     dismissed: bool,
     /// The thread is on its way into a slot and is resumed as soon as it is there.
     entering: Option<Entering>,
+    /// The thread has not been interrupted yet, since that would end its transfer early.
+    spared: bool,
 }
 
-const NEW: Thread = Thread { resting: None, dismissed: false, entering: None };
+const NEW: Thread = Thread { resting: None, dismissed: false, entering: None, spared: false };
 
 impl Thread {
+    fn is_late(&self) -> bool {
+        self.resting.is_none() && !self.dismissed && !self.spared
+    }
+
     /// A thread that is resumed as soon as it has come to rest.
     pub(crate) fn dismissed() -> Self {
         Self { dismissed: true, ..NEW }
@@ -59,7 +65,7 @@ impl Thread {
 
     /// A thread that enters a slot.
     pub(crate) fn entering(entering: Entering) -> Self {
-        Self { resting: None, dismissed: true, entering: Some(entering) }
+        Self { dismissed: true, entering: Some(entering), ..NEW }
     }
 }
 
@@ -94,6 +100,10 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
 /// CPU.
 const REENTRY: Duration = Duration::from_millis(20);
+/// How often the first stop of a process is tried while threads with half-done transfers stay at rest, and how long
+/// the other threads run between.
+const ROUNDS: u32 = 20;
+const LOOSE: Duration = Duration::from_millis(20);
 /// How long to wait for another thread before stopping a thread whose call may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
@@ -178,11 +188,55 @@ impl Group {
     }
 
     /// Stops every thread. On failure the caller drops the group, which resumes all threads.
+    ///
+    /// INVARIANT(transfers): a thread whose transfer was ended early is resumed in a routine that finishes the
+    /// transfer. While the process has no routines, such a thread stays at rest until there are some. So if a thread
+    /// does not stop in time, all others are resumed and stopped again. Most transfers are not even ended: threads that
+    /// sleep in one are interrupted after all others are at rest.
     pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
+        let mut left = if self.process.has_slots() { 0 } else { ROUNDS };
+        loop {
+            match self.stop_once(patience) {
+                Err(StopError::Busy { .. }) if left > 0 && self.half_done().next().is_some() => {
+                    left -= 1;
+                    self.loosen()?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Returns the threads at rest whose transfers have moved a part.
+    fn half_done(&self) -> impl Iterator<Item = Tid> {
+        let is_half_done = |(tid, regs): &(Tid, Regs)| {
+            regs.result() > 0 && Rest::of(&self.process, *tid, regs).is_some_and(|rest| rest.moves())
+        };
+        self.resting().filter(is_half_done).map(|(tid, _)| tid)
+    }
+
+    /// Resumes all threads for a moment, except those with half-done transfers; threads that come to rest late as well.
+    fn loosen(&mut self) -> Result<(), Error> {
+        self.since = None;
+        self.threads.values_mut().for_each(|t| t.spared = false);
+        let begun = Instant::now();
+        while begun.elapsed() < LOOSE {
+            self.pump()?;
+            let held: BTreeSet<Tid> = self.half_done().collect();
+            let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
+            resting.into_iter().filter(|tid| !held.contains(tid)).for_each(|tid| self.let_go(tid));
+            std::thread::sleep(LINGER_NAP);
+        }
+        self.seize_all()
+    }
+
+    fn stop_once(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
+        if !self.process.has_slots() {
+            self.spare_transfers();
+        }
         let since = Instant::now();
         self.since = Some(since);
         for (&tid, t) in &self.threads {
-            if t.resting.is_none() {
+            if t.resting.is_none() && !t.spared {
                 self.interrupt(tid)?;
             }
         }
@@ -197,6 +251,9 @@ impl Group {
                 return Err(Error::Exec(pid).into());
             }
             if running == 0 {
+                if self.interrupt_spared()? {
+                    continue;
+                }
                 if !self.is_complete() && self.seize_new()? > 0 {
                     continue;
                 }
@@ -233,6 +290,30 @@ impl Group {
         }
     }
 
+    /// Marks the threads in transfers.
+    fn spare_transfers(&mut self) {
+        let process = &self.process;
+        for (&tid, t) in &mut self.threads {
+            t.spared = t.resting.is_none() && is_in_transfer(process, tid);
+        }
+    }
+
+    /// Interrupts spared threads, once all others are at rest: first those whose transfers have ended meanwhile, as
+    /// they may do anything now. Returns whether there were any.
+    fn interrupt_spared(&mut self) -> Result<bool, Error> {
+        let spared: Vec<Tid> = self.threads.iter().filter(|(_, t)| t.spared).map(|(&tid, _)| tid).collect();
+        let (moving, others): (Vec<Tid>, Vec<Tid>) =
+            spared.into_iter().partition(|&tid| is_in_transfer(&self.process, tid));
+        let now = if others.is_empty() { moving } else { others };
+        for &tid in &now {
+            if let Some(t) = self.threads.get_mut(&tid) {
+                t.spared = false;
+            }
+            self.interrupt(tid)?;
+        }
+        Ok(!now.is_empty())
+    }
+
     /// Returns whether the process has as many threads as are at rest here. Then there are no others, as
     /// threads at rest cannot end one by one. Counting a thousand threads costs nothing; listing them costs a
     /// tenth of their stop.
@@ -242,9 +323,9 @@ impl Group {
             .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
     }
 
-    /// Returns the threads that have not come to rest yet.
+    /// Returns the threads that were interrupted and have not come to rest yet.
     fn late(&self) -> impl Iterator<Item = Tid> {
-        self.threads.iter().filter(|(_, t)| t.resting.is_none() && !t.dismissed).map(|(&tid, _)| tid)
+        self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid)
     }
 
     /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
@@ -370,7 +451,7 @@ impl Group {
                 Wait::Stopped(stop) => self.stopped(tid, stop)?,
             }
         }
-        Ok(self.threads.values().filter(|t| t.resting.is_none() && !t.dismissed).count())
+        Ok(self.late().count())
     }
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
@@ -620,6 +701,8 @@ impl Group {
 
     /// Resumes every thread at rest.
     pub(crate) fn release(&mut self) -> StopReport {
+        // They were never interrupted: the end of the tracing thread is enough.
+        self.threads.retain(|_, t| !t.spared);
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
         self.finish_transfers();
         // Next come threads in no unfinished call: room for the rest of a call takes a thread at rest some
@@ -640,6 +723,13 @@ impl Group {
         }
         StopReport { stopped, threads: resting.len(), cured: self.cured }
     }
+}
+
+/// Returns whether a thread sleeps in a call that may have moved a part of its data.
+fn is_in_transfer(process: &Process, tid: Tid) -> bool {
+    let call = process.text(&format!("task/{tid}/syscall")).unwrap_or_default();
+    let number = call.split(' ').next().and_then(|word| word.parse().ok());
+    number.is_some_and(rest::is_transfer)
 }
 
 impl Drop for Group {

@@ -464,6 +464,11 @@ impl Process {
         self.change_slot_areas(|areas| areas.clone())
     }
 
+    /// Returns whether the target has slots, in which threads finish their calls.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.change_slot_areas(|areas| !areas.known.is_empty())
+    }
+
     pub(crate) fn change_slot_areas<R>(&self, change: impl FnOnce(&mut Areas) -> R) -> R {
         let mut known = self.inner.slot_areas.lock().unwrap_or_else(PoisonError::into_inner);
         let found = || self.maps_text().map(|maps| slots::find(self, &maps)).unwrap_or_default();

@@ -472,6 +472,29 @@ fn files(process: &Process, call: &Call) -> u64 {
     open_file::identity(process, in_and_out).rotate_left(1) ^ open_file::identity(process, out)
 }
 
+/// Returns whether a call moves data and may return after a part of it.
+pub(crate) fn is_transfer(nr: i64) -> bool {
+    matches!(
+        nr,
+        libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_preadv2
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_pwritev2
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_sendfile
+            | libc::SYS_splice
+            | libc::SYS_vmsplice
+            | libc::SYS_tee
+    )
+}
+
 /// Returns the file for which a call waits; `None` for calls without a file.
 fn transfer_file(nr: i64, args: &[u64; 6]) -> Option<Transfer> {
     let (fd, receives) = match nr {

@@ -51,6 +51,24 @@ fn toggles_are_not_felt() {
     assert_eq!(fs::read_to_string(said).unwrap(), alone);
 }
 
+/// A thread waits in vfork most of the time, and stops of all threads are given up then. No transfer is short, even
+/// though there are no routines yet in which threads finish theirs.
+#[test]
+fn a_first_stop_that_is_given_up_is_not_felt() {
+    const SHORT: u64 = 1;
+    let program = build("writers.c");
+    for seed in 1..=if stress() { 40 } else { 4 } {
+        let guest = Guest::working(&program, &["late"], 1);
+        let answer = whet(&["optimize", &guest.arg(), "--shuffle", &seed.to_string(), "--format", "json"]);
+        // 6: the process could not be stopped.
+        assert!(matches!(answer.code, Some(0 | 6)), "{answer:?}");
+        guest.progresses(1);
+        assert_eq!(guest.counter(SHORT), 0, "the {seed}th first optimize: {answer:?}");
+        whet(&["undo", &guest.arg()]);
+        assert_eq!(guest.finish().1, None);
+    }
+}
+
 /// Every thread is in the middle of a transfer nearly all the time, and so is the thread that whet stops
 /// first.
 #[test]

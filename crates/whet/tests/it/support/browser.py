@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 VIEWS = [("desk", 1280), ("phone", 360)]
@@ -71,6 +72,15 @@ class Browser:
     def value(self, expression: str) -> object:
         return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
 
+    def background(self) -> list:
+        """Returns the page's colour. It is transparent until the style has been applied, which may be after the load."""
+        for _ in range(1000):
+            colour = self.value("getComputedStyle(document.body).backgroundColor")
+            if colour.startswith("rgb("):
+                break
+            time.sleep(0.01)
+        return [int(n) for n in colour[4:-1].split(",")]
+
 
 def complaints(events: list) -> list:
     """Returns the messages that the console would show."""
@@ -101,11 +111,10 @@ def main() -> None:
                 browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
                 browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
                 browser.open(page.as_uri())
-                colour = browser.value("getComputedStyle(document.body).backgroundColor")
                 views.append({
                     "view": name, "scheme": scheme, "width": width,
                     "content_width": browser.value("document.documentElement.scrollWidth"),
-                    "background": [int(n) for n in colour[4:-1].split(",")],
+                    "background": browser.background(),
                     "maps": browser.value("document.querySelectorAll('figure svg').length"),
                     "requests": [e["params"]["request"]["url"] for e in browser.events if e.get("method") == "Network.requestWillBeSent"],
                     "console": complaints(browser.events),

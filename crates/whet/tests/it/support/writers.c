@@ -1,10 +1,15 @@
 // All threads write to pipes much more than these hold; another process reads a little at a time. The second
-// counter is the number of short writes.
+// counter is the number of short writes. With an argument, one more thread cannot be stopped most of the time: it
+// waits in vfork.
 #include "page.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
 
 enum { THREADS = 6, MUCH = 300000, LITTLE = 8192 };
 static int pipes[THREADS][2];
@@ -38,15 +43,37 @@ static void *writer(void *arg) {
     return (void *)(uintptr_t)x;
 }
 
+// Its child sends no signal when it ends.
+static void *forker(void *arg) {
+    while (!page->stop) {
+        long child;
+        register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
+        __asm__ volatile("syscall"
+                         : "=a"(child)
+                         : "a"(SYS_clone), "D"(CLONE_VFORK | CLONE_VM), "S"(0), "d"(0), "r"(r10), "r"(r8)
+                         : "rcx", "r11", "memory");
+        if (child == 0) {
+            struct timespec much = {0, 120000000};
+            nanosleep(&much, NULL);
+            _exit(0);
+        }
+        waitpid((pid_t)child, NULL, __WALL);
+        usleep(30000);
+    }
+    return arg;
+}
+
 int main(int argc, char **argv) {
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], other;
     page_open(argv[1]);
     for (int i = 0; i < THREADS; i++) {
         if (pipe(pipes[i])) abort();
     }
     if (fork() == 0) reader();
+    if (argc > 2) pthread_create(&other, NULL, forker, NULL);
     for (intptr_t i = 1; i < THREADS; i++) pthread_create(&threads[i], NULL, writer, (void *)i);
     writer((void *)0);
     for (int i = 1; i < THREADS; i++) pthread_join(threads[i], NULL);
+    if (argc > 2) pthread_join(other, NULL);
     return 0;
 }
