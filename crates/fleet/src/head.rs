@@ -135,7 +135,7 @@ impl Head {
 
     /// Returns whether the contributions should be looked at: so many hosts have contributed as the policy requires,
     /// and these are twice as many as in the last aggregate, or the last look is older than the policy's interval.
-    /// `hosts` is the number of hosts that have contributed, at most [`SAMPLE`].
+    /// `hosts` is the number of hosts that have contributed, at most [`crate::SAMPLE`].
     #[must_use]
     pub fn is_due(&self, hosts: usize, policy: &Policy, now: u64) -> bool {
         let aged = now >= self.folded_at.saturating_add(policy.every);

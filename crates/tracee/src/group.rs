@@ -298,20 +298,12 @@ impl Group {
         }
     }
 
-    /// Interrupts spared threads, once all others are at rest: first those whose transfers have ended meanwhile, as
-    /// they may do anything now. Returns whether there were any.
+    /// Interrupts spared threads, once all others are at rest. Returns whether there were any.
     fn interrupt_spared(&mut self) -> Result<bool, Error> {
         let spared: Vec<Tid> = self.threads.iter().filter(|(_, t)| t.spared).map(|(&tid, _)| tid).collect();
-        let (moving, others): (Vec<Tid>, Vec<Tid>) =
-            spared.into_iter().partition(|&tid| is_in_transfer(&self.process, tid));
-        let now = if others.is_empty() { moving } else { others };
-        for &tid in &now {
-            if let Some(t) = self.threads.get_mut(&tid) {
-                t.spared = false;
-            }
-            self.interrupt(tid)?;
-        }
-        Ok(!now.is_empty())
+        self.threads.values_mut().for_each(|t| t.spared = false);
+        spared.iter().try_for_each(|&tid| self.interrupt(tid))?;
+        Ok(!spared.is_empty())
     }
 
     /// Returns whether the process has as many threads as are at rest here. Then there are no others, as

@@ -80,7 +80,7 @@ pub(super) fn line(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [V
     ]
 }
 
-/// As [`line`], without the line between the points: for values that have no order.
+/// As [`line()`], without the line between the points: for values that have no order.
 pub(super) fn dots(name: &str, look: Look, estimates: &[Option<Estimate>]) -> [Value; 2] {
     let [mut points, intervals] = line(name, look, estimates);
     if let Some(points) = points.as_object_mut() {
