@@ -10,7 +10,7 @@ use crate::finish::Entering;
 use crate::lend;
 use crate::linger::make_way;
 use crate::patience::{Patience, Starvation};
-use crate::preflight::{is_tracer_ending, traced};
+use crate::preflight::{held_by, is_tracer_ending};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::{self, Rest};
 use crate::restart::cure;
@@ -172,7 +172,7 @@ impl Group {
                     again = true;
                     std::thread::sleep(LINGER_NAP);
                 }
-                by => return Err(traced(pid, by)),
+                by => return Err(held_by(pid, tid, by)),
             }
         }
     }

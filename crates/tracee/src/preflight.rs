@@ -4,8 +4,9 @@ use crate::linger::is_lingering;
 use crate::process::{is_exiting, is_kernel_thread};
 use crate::shared::Survey;
 use crate::tracer::TRACER_NAME;
-use crate::{Error, Pid, Process, Status};
+use crate::{Error, Pid, Process, Status, Tid};
 use std::fs;
+use std::time::Duration;
 
 /// The seccomp state of a process that whet can work with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
             status => status?,
         };
         if is_foreign(status.tracer_pid) {
-            return Err(traced(pid, status.tracer_pid));
+            return Err(held_by(pid, Tid(pid.0), status.tracer_pid));
         }
         match status.seccomp {
             0 => {}
@@ -100,7 +101,7 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
         });
     }
     if is_foreign(status.tracer_pid) {
-        return Err(traced(pid, status.tracer_pid));
+        return Err(held_by(pid, Tid(pid.0), status.tracer_pid));
     }
     if status.state == 'T' {
         return Err(Error::JobStopped(pid));
@@ -113,8 +114,22 @@ fn is_foreign(tracer: i32) -> bool {
     tracer != 0 && !is_lingering(tracer) && !is_tracer_ending(tracer)
 }
 
+/// Far longer than a tracer takes to let go of a thread.
+const INSTANT: Duration = Duration::from_millis(1);
+
+/// Returns the error for a process of which a thread is shown as traced. While a tracer lets go of a process, the kernel shows the
+/// process's parent as its tracer for an instant (`__ptrace_unlink`).
+pub(crate) fn held_by(pid: Pid, tid: Tid, tracer: i32) -> Error {
+    std::thread::sleep(INSTANT);
+    let status = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    match Status::parse(&String::from_utf8_lossy(&status)) {
+        Ok(now) if now.tracer_pid != tracer => Error::TracerEnding { pid, by: Pid(tracer) },
+        _ => traced(pid, tracer),
+    }
+}
+
 /// Returns the error for a process with this tracer, by what the tracer is.
-pub(crate) fn traced(pid: Pid, tracer: i32) -> Error {
+fn traced(pid: Pid, tracer: i32) -> Error {
     let by = Pid(tracer);
     let comm = fs::read(format!("/proc/{by}/comm")).unwrap_or_default();
     // Checked after the name was read: of a tracer that ended meanwhile, the name is empty.
