@@ -36,9 +36,9 @@ pub(super) struct Look {
     pub shift: i32,
 }
 
-const WITH: Look = Look { colour: "--with", dashed: false, shift: -3 };
+pub(super) const WITH: Look = Look { colour: "--with", dashed: false, shift: -3 };
 const WITHOUT: Look = Look { colour: "--without", dashed: true, shift: 3 };
-const SECOND: Look = Look { colour: "--second", dashed: false, shift: 3 };
+pub(super) const SECOND: Look = Look { colour: "--second", dashed: false, shift: 3 };
 /// The looks of the sides, in the order of [`Side::BOTH`].
 pub(super) const LOOKS: [Look; 2] = [WITH, WITHOUT];
 /// The colours of more than two series.

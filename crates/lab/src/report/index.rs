@@ -1,9 +1,9 @@
 //! One page of many runs: what each found, and the A/A control of each.
 
-use super::charts::{Chart, Look, axis, category, dots, mark_one};
+use super::charts::{Chart, SECOND, WITH, axis, category, dots, mark_one};
 use super::figures::Point;
 use super::headline::{headline, range};
-use super::page::{Link, Page, control, names, points, put, render, write};
+use super::page::{Link, Page, control, names, points, put, render, write_points};
 use super::tables::{Table, ratio, strings};
 use crate::control::{Control, Verdict};
 use crate::error::Error;
@@ -12,9 +12,6 @@ use crate::stats::Estimate;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-
-const FIRST: Look = Look { colour: "--with", dashed: false, shift: -3 };
-const SECOND: Look = Look { colour: "--second", dashed: false, shift: 3 };
 
 /// Returns a figure of a run.
 type Figure = fn(&Entry) -> Option<Estimate>;
@@ -38,9 +35,9 @@ pub fn index(paths: &[PathBuf], output: &Path) -> Result<String, Error> {
     let beside = beside.canonicalize().map_err(Error::file(beside))?;
     let entry = |path: &PathBuf| {
         let run = Run::read(path)?;
-        write(&run, None)?;
         let folder = path.canonicalize().map_err(Error::file(path))?;
         let points = points(&run);
+        write_points(&run, &points, None)?;
         let control = control(&run.head, &points);
         Ok(Entry { name: relative(&beside, &folder), run, points, control })
     };
@@ -195,7 +192,7 @@ fn chart(entries: &[Entry], title: &str, note: &str, kinds: [(&str, Figure); 2])
         // Else the line at 1 would lie below the drawing.
         vertical["min"] = json!(1);
     }
-    for ((name, estimates), look) in all.into_iter().zip([FIRST, SECOND]) {
+    for ((name, estimates), look) in all.into_iter().zip([WITH, SECOND]) {
         series.extend(dots(name, look, &estimates));
     }
     mark_one(&mut series);

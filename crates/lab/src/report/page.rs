@@ -58,8 +58,16 @@ pub fn verdict(run: &Run) -> String {
 /// # Errors
 /// [`Error::File`] if the file cannot be written; [`Error::Bug`] for faults of the template.
 pub fn write(run: &Run, output: Option<&Path>) -> Result<PathBuf, Error> {
+    write_points(run, &points(run), output)
+}
+
+/// As [`write()`], for points that were computed before.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_points(run: &Run, points: &[Point], output: Option<&Path>) -> Result<PathBuf, Error> {
     let path = output.map_or_else(|| run.path.join("report.html"), Path::to_owned);
-    put(&path, &html(run)?)?;
+    put(&path, &html(run, points)?)?;
     Ok(path)
 }
 
@@ -91,27 +99,26 @@ pub fn put(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-fn html(run: &Run) -> Result<String, Error> {
-    let points = points(run);
+fn html(run: &Run, points: &[Point]) -> Result<String, Error> {
     let names = names(&run.head);
     let unit = run.head.scenario.unit();
-    let mut drawn = side_by_side::charts(&points, unit, names);
-    drawn.extend(charts::over_threads_where_varied(&points, unit, names));
-    drawn.extend(charts::over_cpus(&points, unit, names));
-    drawn.extend(charts::cpu_use(&points, names));
-    drawn.extend(charts::percentiles(&points, names));
-    drawn.extend(over_time::charts(&points, names));
-    drawn.extend(events::charts(&points, names, run.head.seed));
-    drawn.extend(layout::charts(&points));
-    let mut all = vec![tables::gains(&points, unit, names)];
-    all.extend(side_by_side::table(&points, unit, names, run.head.seed));
-    all.extend(scaling::table(&points, names));
-    all.extend(tables::seconds(&points, names));
-    all.extend(tables::latencies(&points, names));
-    all.extend(events::tables(&points, names, table(&run.head.machine.identity)));
-    all.extend(layout::table(&points));
-    all.extend(tables::whet(&points));
-    all.extend(tables::checks(&points));
+    let mut drawn = side_by_side::charts(points, unit, names);
+    drawn.extend(charts::over_threads_where_varied(points, unit, names));
+    drawn.extend(charts::over_cpus(points, unit, names));
+    drawn.extend(charts::cpu_use(points, names));
+    drawn.extend(charts::percentiles(points, names));
+    drawn.extend(over_time::charts(points, names));
+    drawn.extend(events::charts(points, names, run.head.seed));
+    drawn.extend(layout::charts(points));
+    let mut all = vec![tables::gains(points, unit, names)];
+    all.extend(side_by_side::table(points, unit, names, run.head.seed));
+    all.extend(scaling::table(points, names));
+    all.extend(tables::seconds(points, names));
+    all.extend(tables::latencies(points, names));
+    all.extend(events::tables(points, names, table(&run.head.machine.identity)));
+    all.extend(layout::table(points));
+    all.extend(tables::whet(points));
+    all.extend(tables::checks(points));
     let broken: Vec<String> = points
         .iter()
         .filter(|p| !p.whole)
@@ -122,14 +129,14 @@ fn html(run: &Run) -> Result<String, Error> {
     let unsteady: Vec<String> =
         points.iter().filter(|p| p.steady == Some(false)).map(|p| p.step.to_string()).collect();
     let mixed: Vec<String> = points.iter().filter_map(mixed).collect();
-    let figures = serde_json::to_string(&points).map_err(|e| Error::Bug(e.to_string()))?;
-    let control = control(&run.head, &points);
+    let figures = serde_json::to_string(points).map_err(|e| Error::Bug(e.to_string()))?;
+    let control = control(&run.head, points);
     let page = Page {
         control: control.words(),
         unfit: !control.may_publish(),
         title: format!("whet-lab {}", run.head.scenario.name()),
-        lead: headline(&points, unit, names),
-        facts: facts(&run.head, &points),
+        lead: headline(points, unit, names),
+        facts: facts(&run.head, points),
         findings: run.head.machine.findings.clone(),
         broken,
         mixed,
