@@ -100,9 +100,9 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
 /// CPU.
 const REENTRY: Duration = Duration::from_millis(20);
-/// How often the first stop of a process is tried while threads with half-done transfers stay at rest, and how long
-/// the other threads run between.
-const ROUNDS: u32 = 20;
+/// How long the first stop of a process is tried again while threads with half-done transfers stay at rest, as a
+/// multiple of the patience for one try, and how long the other threads run between two tries.
+const HOLD: u32 = 28;
 const LOOSE: Duration = Duration::from_millis(20);
 /// How long to wait for another thread before stopping a thread whose call may end early.
 const RELUCTANCE: Duration = Duration::from_millis(100);
@@ -194,11 +194,14 @@ impl Group {
     /// does not stop in time, all others are resumed and stopped again. Most transfers are not even ended: threads that
     /// sleep in one are interrupted after all others are at rest.
     pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
-        let mut left = if self.process.has_slots() { 0 } else { ROUNDS };
+        let since = Instant::now();
         loop {
             match self.stop_once(patience) {
-                Err(StopError::Busy { .. }) if left > 0 && self.half_done().next().is_some() => {
-                    left -= 1;
+                Err(StopError::Busy { .. })
+                    if !self.process.can_finish()
+                        && since.elapsed() < HOLD * patience.blocked
+                        && self.half_done().next().is_some() =>
+                {
                     self.loosen()?;
                 }
                 outcome => return outcome,
@@ -230,7 +233,7 @@ impl Group {
     }
 
     fn stop_once(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
-        if !self.process.has_slots() {
+        if !self.process.can_finish() {
             self.spare_transfers();
         }
         let since = Instant::now();

@@ -464,9 +464,9 @@ impl Process {
         self.change_slot_areas(|areas| areas.clone())
     }
 
-    /// Returns whether the target has slots, in which threads finish their calls.
-    pub(crate) fn has_slots(&self) -> bool {
-        self.change_slot_areas(|areas| !areas.known.is_empty())
+    /// Returns whether stops through this handle can send threads into slots, to finish their calls.
+    pub(crate) fn can_finish(&self) -> bool {
+        self.change_slot_areas(|areas| areas.can_be_used())
     }
 
     pub(crate) fn change_slot_areas<R>(&self, change: impl FnOnce(&mut Areas) -> R) -> R {

@@ -121,6 +121,13 @@ pub(crate) struct Areas {
     cancels_anywhere: Option<bool>,
 }
 
+impl Areas {
+    /// Returns whether threads may be sent to some area.
+    pub(crate) fn can_be_used(&self) -> bool {
+        self.open && !self.listed.is_empty()
+    }
+}
+
 /// One routine with its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot {

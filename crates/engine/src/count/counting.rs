@@ -76,10 +76,10 @@ pub fn count_during(
         work();
         look();
     };
-    let (process, _lock) = TargetLock::open(pid)?;
+    let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
     restore::end_counting(pid)?;
-    let target = Target::open(pid)?;
+    let target = lock.target(pid)?;
     let counted =
         with_installer(&target, &Kin::default(), options, progress, |installer, prepared, progress| {
             let first = match prepared.found {

@@ -73,9 +73,9 @@ pub(crate) fn align(parent: Pid, interrupt: &Interrupt) -> Result<MembersReport,
     // New threads have the priority of the thread that starts them.
     let _favoured = Raised::favoured();
     // It was there a moment ago.
-    let (process, _lock) = TargetLock::open(parent).map_err(|e| gone(parent, e))?;
+    let (process, lock) = TargetLock::open(parent).map_err(|e| gone(parent, e))?;
     let interrupt = interrupt.watching(&process);
-    let target = Target::open(parent).map_err(|e| gone(parent, e))?;
+    let target = lock.target(parent).map_err(|e| gone(parent, e))?;
     let outcome = align_members(&target, &interrupt, begun);
     outcome.map_err(|e| target.cause(e))
 }

@@ -71,7 +71,7 @@ impl<'a> Head<'a> {
         let (process, lock) = TargetLock::open(pid)?;
         Claim::overrule(&process);
         restore::end_counting(pid)?;
-        let target = Target::open(pid)?;
+        let target = lock.target(pid)?;
         let lookup = self.lookup_in(&target).map_err(|e| target.cause(e))?;
         self.mark(&target, &lookup).map_err(|e| target.cause(e))?;
         // Marking may have made an anchor.

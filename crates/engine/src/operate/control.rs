@@ -104,7 +104,7 @@ pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
     // The lock comes first: another whet may be about to add a generation.
     let (process, lock) = TargetLock::open(pid)?;
     Claim::overrule(&process);
-    let target = Target::open(pid)?;
+    let target = lock.target(pid)?;
     // Generation 0 only counted, so it has nothing to put back.
     let usable = |i: &&Installed| i.generation() > 0;
     let installed = target.installed.as_ref().filter(usable).ok_or(Error::NotInstalled { pid })?;

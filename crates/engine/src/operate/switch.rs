@@ -32,9 +32,9 @@ impl Switch {
     /// Returns [`Error::NotInstalled`] if there is nothing to switch: the target was never optimized, or its
     /// installation did not finish. Returns [`Error::Locked`] during another comparison.
     pub fn open(pid: Pid) -> Result<Self, Error> {
-        let (process, _lock) = TargetLock::open(pid)?;
+        let (process, lock) = TargetLock::open(pid)?;
         let mut claim = Claim::stake(&process)?;
-        let Target { installed, .. } = Target::open(pid)?;
+        let Target { installed, .. } = lock.target(pid)?;
         let undos = installed.as_ref().map(|i| i.anchor.undos);
         let installed = installed.ok_or(Error::NotInstalled { pid })?;
         let (generation, found) = (installed.generation(), state_of(&installed));

@@ -52,7 +52,7 @@ pub(crate) fn optimize_with(
     let _favoured = Raised::favoured();
     restore::end_counting(pid)?;
     let options = &OptimizeOptions { interrupt: options.interrupt.watching(&process), ..options.clone() };
-    let target = Target::open(pid)?;
+    let target = lock.target(pid)?;
     let was_optimized = restore::is_optimized(&target);
     let mut on_progress = |p: Progress| {
         clock.step(&p);

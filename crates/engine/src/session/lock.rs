@@ -1,8 +1,9 @@
 //! One whet at a time on a target.
 
-use crate::Error;
 use crate::base::progress::Progress;
 use crate::session::sign::Sign;
+use crate::session::target;
+use crate::{Error, Target};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process};
 
@@ -19,6 +20,8 @@ pub struct TargetLock {
     sign: Option<Sign>,
     /// `None` if another whet held the lock and an undo went on without it.
     lock: Option<tracee::Lock>,
+    /// How many undos by an operator had begun when the lock was acquired.
+    undos: u64,
 }
 
 impl TargetLock {
@@ -64,14 +67,28 @@ impl TargetLock {
         self.lock.is_some()
     }
 
+    /// Opens the target for a change. From the moment in which the lock was acquired, only an operator's undo can
+    /// have changed it.
+    ///
+    /// # Errors
+    /// Returns [`Error::Changed`] after such an undo, and the errors of [`Target::open`].
+    pub(crate) fn target(&self, pid: Pid) -> Result<Target, Error> {
+        let target = Target::open(pid)?;
+        if target.undos() == self.undos { Ok(target) } else { Err(Error::Changed { pid }) }
+    }
+
     fn hold(process: &Process, mut sound: bool, by_force: bool) -> Result<Self, Error> {
         let pid = process.pid();
         let begun = Instant::now();
-        let lock = loop {
+        let (lock, undos) = loop {
+            // Read before the lock is acquired: from then on an undo waits for the lock only for a while.
+            let undos = target::undos(process);
             match process.lock()? {
-                Some(lock) => break Some(lock),
+                Some(lock) if target::undos(process) == undos => break (Some(lock), undos),
+                // The last holder has undone the target.
+                Some(_) => continue,
                 None if begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
-                None if by_force => return Ok(Self { sign: None, lock: None }),
+                None if by_force => return Ok(Self { sign: None, lock: None, undos }),
                 None => return Err(Error::Locked { pid }),
             }
             sound = false;
@@ -84,7 +101,7 @@ impl TargetLock {
                 false => std::thread::sleep(PAUSE),
             }
         }
-        Ok(Self { sign: Sign::put(process, "lock").ok(), lock })
+        Ok(Self { sign: Sign::put(process, "lock").ok(), lock, undos })
     }
 
     /// Writes the current work into the file, for `status`.

@@ -131,6 +131,13 @@ pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) ->
 }
 
 /// Returns the mappings that may hold an anchor: private, anonymous, and only readable.
+/// Returns how many undos by an operator have begun in a process; 0 if that cannot be read.
+pub(crate) fn undos(process: &Process) -> u64 {
+    let maps = process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok()).unwrap_or_default();
+    let anchor = |range: &AvmaRange| splice::Anchor::read(process, range.start).ok().flatten();
+    journal_candidates(&maps).iter().find_map(anchor).map_or(0, |anchor| anchor.undos)
+}
+
 fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
     maps.iter()
         .filter(|m| {

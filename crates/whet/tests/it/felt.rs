@@ -63,8 +63,8 @@ fn a_first_stop_that_is_given_up_is_not_felt() {
         // 6: the process could not be stopped.
         assert!(matches!(answer.code, Some(0 | 6)), "{answer:?}");
         guest.progresses(1);
-        // With each stop that is given up, all six writes were short once. One of some fifty such processes still has
-        // one short write (docs/stops.md).
+        // With each stop that is given up, all six writes were short once. One short write has been seen since
+        // (docs/stops.md).
         assert!(guest.counter(SHORT) <= 1, "the {seed}th first optimize: {answer:?}");
         whet(&["undo", &guest.arg()]);
         assert_eq!(guest.finish().1, None);

@@ -34,7 +34,8 @@ impl Probes {
 
     /// Adds a probe at an offset of a file. Returns false if the kernel does not probe that instruction.
     fn add(&mut self, file: &Path, offset: u64) -> bool {
-        let name = format!("p{}", self.names.len());
+        // Hits are listed by name, without the group.
+        let name = format!("{}_{}", self.group, self.names.len());
         let line = format!("p:{}/{name} {}:{offset:#x}\n", self.group, file.display());
         let added = append("uprobe_events", &line);
         if added {
