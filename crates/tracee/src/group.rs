@@ -354,8 +354,7 @@ impl Group {
     /// Returns whether a thread is in a wait that loses nothing by a stop: `pause`, `nanosleep`, `wait4`,
     /// `futex`, `clock_nanosleep`.
     fn waits_patiently(&self, tid: Tid) -> bool {
-        let call = self.process.text(&format!("task/{tid}/syscall")).unwrap_or_default();
-        matches!(call.split(' ').next(), Some("34" | "35" | "61" | "202" | "230"))
+        matches!(sleeps_in(&self.process, tid), Some(34 | 35 | 61 | 202 | 230))
     }
 
     /// Seizes and stops any one thread that is fit to run system calls. The threads are tried one after the
@@ -621,9 +620,14 @@ impl Group {
         true
     }
 
-    /// Returns whether all threads need only the end of the tracing thread.
+    /// Returns whether all threads need only the end of the tracing thread. Among these are threads in `vfork`, which
+    /// no interruption ends early. If one of them were still a tracee when its child ends, the SIGCHLD that the
+    /// process ignores would end a call of another thread.
     fn are_all_gone(&self) -> bool {
-        self.threads.values().all(|t| t.entering.is_some_and(|e| e.there))
+        let is_gone = |(&tid, t): (&Tid, &Thread)| {
+            t.entering.is_some_and(|e| e.there) || t.entering.is_none() && is_in_vfork(&self.process, tid)
+        };
+        self.threads.iter().all(is_gone)
     }
 
     /// Returns whether all threads that have not come to rest are in uninterruptible waits.
@@ -722,9 +726,18 @@ impl Group {
 
 /// Returns whether a thread sleeps in a call that may have moved a part of its data.
 fn is_in_transfer(process: &Process, tid: Tid) -> bool {
-    let call = process.text(&format!("task/{tid}/syscall")).unwrap_or_default();
-    let number = call.split(' ').next().and_then(|word| word.parse().ok());
-    number.is_some_and(rest::is_transfer)
+    sleeps_in(process, tid).is_some_and(rest::is_transfer)
+}
+
+/// Returns whether a thread waits in the kernel for a child that it has created by vfork.
+fn is_in_vfork(process: &Process, tid: Tid) -> bool {
+    let call = sleeps_in(process, tid);
+    call.is_some_and(|nr| [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&nr))
+}
+
+/// Returns the number of the system call in which a thread sleeps.
+fn sleeps_in(process: &Process, tid: Tid) -> Option<i64> {
+    process.text(&format!("task/{tid}/syscall")).ok()?.split(' ').next()?.parse().ok()
 }
 
 impl Drop for Group {

@@ -3,7 +3,8 @@
 //! A stop that is given up may leave interrupted threads that have not come to rest, because they are in an
 //! uninterruptible wait. The kernel's flag of the interruption stays set, and may end a later wait of the
 //! same system call with EINTR. So their tracer stays in the background until each thread has come to rest
-//! and been resumed with its call repaired. It makes way for the next stop of the same target.
+//! and been resumed with its call repaired. It makes way for the next stop of the same target. A thread in
+//! vfork needs no such tracer, as nothing ends its call early.
 //!
 //! A child of this process gets no such tracer: the kernel would report its stops to any thread here that
 //! waits for its end.

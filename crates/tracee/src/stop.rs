@@ -64,8 +64,8 @@ impl<'p> Seized<'p> {
     /// [`StopError::Busy`] if a thread does not stop in time (a vfork parent, a wait for a dead disk, no
     /// CPU), or if a child that shares the memory has not left it yet. [`StopError::Failed`] with
     /// [`Error::Gone`], [`Error::Exec`], or [`Error::SharesMemory`] if such a child stays. All threads are
-    /// released by then. Exception: interrupted threads in an uninterruptible wait stay traced until the wait
-    /// ends, for at most a minute, unless this program ends before or is the target's parent.
+    /// released by then. Exception: interrupted threads in an uninterruptible wait (except in vfork) stay traced
+    /// until the wait ends, for at most a minute, unless this program ends before or is the target's parent.
     pub fn stop(self, patience: impl Into<Patience>) -> Result<Stopped<'p>, StopError> {
         let patience = patience.into();
         let Self { process, tracer, raised } = self;

@@ -1,14 +1,20 @@
 // A process in some state, by its argument, with a thread that counts (but for vforks).
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <signal.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 static volatile unsigned long count;
@@ -16,6 +22,15 @@ static void *counter(void *p) { for (;;) { count++; __asm__ volatile("pause"); }
 static void ready(void) {
   printf("READY %p\n", &count);
   fflush(stdout);
+}
+// Gives the page for which the main thread waits after a while.
+static void *provider(void *fd) {
+  struct uffd_msg fault;
+  if (read((int)(long)fd, &fault, sizeof fault) != sizeof fault) abort();
+  usleep(1500000);
+  struct uffdio_zeropage zero = {{fault.arg.pagefault.address & -4096ul, 4096}, 0, 0};
+  if (ioctl((int)(long)fd, UFFDIO_ZEROPAGE, &zero)) abort();
+  return 0;
 }
 // The guest ends with the test.
 __attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
@@ -52,6 +67,21 @@ int main(int argc, char **argv) {
       usleep(1500000);
       _exit(0);
     }
+    for (;;) count += 1000000000000, sleep(1);
+  } else if (!strcmp(what, "fault")) {
+    // A wait for a page that is uninterruptible, as the kernel reads it as if it were of another process.
+    long fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API};
+    if (fd < 0 || ioctl(fd, UFFDIO_API, &api)) abort();
+    void *page = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register all = {{(unsigned long)page, 4096}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    if (ioctl(fd, UFFDIO_REGISTER, &all)) abort();
+    pthread_t other;
+    pthread_create(&other, 0, provider, (void *)fd);
+    ready();
+    char byte = 1;
+    struct iovec own = {&byte, 1}, its = {page, 1};
+    if (process_vm_readv(getpid(), &own, 1, &its, 1, 0) != 1 || byte) abort();
     for (;;) count += 1000000000000, sleep(1);
   } else if (!strcmp(what, "vforks")) {
     ready();

@@ -339,6 +339,24 @@ fn busy_stops_end_in_time_and_resume_all_threads() {
     assert_eq!((stuck.len(), stuck[0].tid, stuck[0].state), (1, Tid(g.pid().0), 'D'));
     assert!(took < Duration::from_millis(100));
     g.progress(0, 1000);
+    assert_eq!(g.process.status().unwrap().tracer_pid, 0);
+    let g = Guest::start("states", &["vfork"]);
+    until("vfork", || g.state() == 'D');
+    // Another thread can run remote calls.
+    let pid = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
+    assert_eq!(pid, i64::from(g.pid().0));
+    // The parent itself leaves the vfork.
+    until("end of the vfork", || g.word(0) > 1_000_000_000_000);
+    stop_and_go(&g.process);
+}
+
+#[test]
+fn a_tracer_stays_until_an_uninterruptible_wait_ends() {
+    let _alone = alone();
+    let g = Guest::start("states", &["fault"]);
+    until("the wait", || g.state() == 'D');
+    let e = stop_for(&g.process, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(e, StopError::Busy { .. }), "{e}");
     // The target is a child of this program: no tracer stays.
     assert_eq!(g.process.status().unwrap().tracer_pid, 0);
     // For another parent's child, the tracer stays until the wait ends.
@@ -349,13 +367,7 @@ fn busy_stops_end_in_time_and_resume_all_threads() {
         .output()
         .unwrap();
     assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stdout));
-    let g = Guest::start("states", &["vfork"]);
-    until("vfork", || g.state() == 'D');
-    // Another thread can run remote calls.
-    let pid = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6])).unwrap();
-    assert_eq!(pid, i64::from(g.pid().0));
-    // The parent itself leaves the vfork.
-    until("end of the vfork", || g.word(0) > 1_000_000_000_000);
+    until("the page", || g.word(0) > 1_000_000_000_000);
     stop_and_go(&g.process);
 }
 

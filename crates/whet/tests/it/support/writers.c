@@ -1,10 +1,11 @@
 // All threads write to pipes much more than these hold; another process reads a little at a time. The second
 // counter is the number of short writes. With an argument, one more thread cannot be stopped most of the time: it
-// waits in vfork.
+// waits in vfork. The argument is the signal that its child sends when it ends.
 #include "page.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -43,14 +44,13 @@ static void *writer(void *arg) {
     return (void *)(uintptr_t)x;
 }
 
-// Its child sends no signal when it ends.
-static void *forker(void *arg) {
+static void *forker(void *signal) {
     while (!page->stop) {
         long child;
         register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
         __asm__ volatile("syscall"
                          : "=a"(child)
-                         : "a"(SYS_clone), "D"(CLONE_VFORK | CLONE_VM), "S"(0), "d"(0), "r"(r10), "r"(r8)
+                         : "a"(SYS_clone), "D"(CLONE_VFORK | CLONE_VM | (intptr_t)signal), "S"(0), "d"(0), "r"(r10), "r"(r8)
                          : "rcx", "r11", "memory");
         if (child == 0) {
             struct timespec much = {0, 120000000};
@@ -60,7 +60,7 @@ static void *forker(void *arg) {
         waitpid((pid_t)child, NULL, __WALL);
         usleep(30000);
     }
-    return arg;
+    return NULL;
 }
 
 int main(int argc, char **argv) {
@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
         if (pipe(pipes[i])) abort();
     }
     if (fork() == 0) reader();
-    if (argc > 2) pthread_create(&other, NULL, forker, NULL);
+    if (argc > 2) pthread_create(&other, NULL, forker, (void *)(intptr_t)atoi(argv[2]));
     for (intptr_t i = 1; i < THREADS; i++) pthread_create(&threads[i], NULL, writer, (void *)i);
     writer((void *)0);
     for (int i = 1; i < THREADS; i++) pthread_join(threads[i], NULL);
