@@ -311,7 +311,8 @@ pub(crate) fn stop<'p>(
         let attempt = policy.attempts.saturating_sub(left).clamp(1, 10);
         let patience = Patience { blocked: policy.deadline, starved: policy.starved * attempt };
         match Seized::seize(process).map_err(StopError::from).and_then(|s| s.stop(patience)) {
-            Err(StopError::Busy { .. }) if left > 0 => {
+            // Another attempt after one that has ended transfers early would end more of them.
+            Err(StopError::Busy { cut: 0, .. }) if left > 0 => {
                 report.busy += 1;
                 std::thread::sleep(policy.pause);
             }

@@ -223,6 +223,8 @@ pub enum StopError {
         stuck: Vec<Stuck>,
         /// How long the stop was tried.
         waited: Duration,
+        /// How many transfers it has ended early, as the process has no routines yet in which threads finish them.
+        cut: usize,
     },
     /// An operation failed.
     #[error(transparent)]

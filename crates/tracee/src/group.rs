@@ -29,6 +29,8 @@ pub(crate) struct Group {
     pub(crate) process: Process,
     survey: Survey,
     pub(crate) threads: BTreeMap<Tid, Thread>,
+    /// Threads that wait in vfork. They are seized when they leave it: see [`Group::seize_new`].
+    forking: BTreeSet<Tid>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
     pub(crate) cured: usize,
@@ -101,7 +103,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(2);
 /// CPU.
 const REENTRY: Duration = Duration::from_millis(20);
 /// How long the first stop of a process is tried again while threads with half-done transfers stay at rest, as a
-/// multiple of the patience for one try, and how long the other threads run between two tries.
+/// multiple of the patience for blocked threads, and how long the other threads run between two tries.
 const HOLD: u32 = 28;
 const LOOSE: Duration = Duration::from_millis(20);
 /// How long to wait for another thread before stopping a thread whose call may end early.
@@ -111,8 +113,17 @@ impl Group {
     /// `survey` lists the processes that share the memory. It may be empty unless all threads are stopped.
     pub(crate) fn new(process: &Process, survey: Survey) -> Self {
         let process = process.clone();
-        let threads = BTreeMap::new();
-        Self { process, survey, threads, since: None, cured: 0, exec: false, reclaimed: false, place: None }
+        Self {
+            process,
+            survey,
+            threads: BTreeMap::new(),
+            forking: BTreeSet::new(),
+            since: None,
+            cured: 0,
+            exec: false,
+            reclaimed: false,
+            place: None,
+        }
     }
 
     /// Seizes every thread, without stopping it, until no new thread appears.
@@ -120,27 +131,53 @@ impl Group {
         while self.seize_new()? > 0 {
             self.pump()?;
         }
-        if self.threads.is_empty() { Err(Error::Gone(self.process.pid())) } else { Ok(()) }
+        match self.threads.is_empty() && self.forking.is_empty() {
+            true => Err(Error::Gone(self.process.pid())),
+            false => Ok(()),
+        }
     }
 
-    /// Seizes the threads that are not in the group yet. Returns their number.
+    /// Seizes the threads that are not in the group yet, except threads in vfork. Returns their number.
+    ///
+    /// A thread in vfork cannot stop. If it is a tracee when its child ends, the kernel delivers a SIGCHLD that the
+    /// process ignores, to any thread, and this ends that thread's call.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
         for tid in self.process.threads()? {
             // This order matters: a look at a thread's files costs as much as its stop.
-            if self.threads.contains_key(&tid)
-                || self.process.is_worker(tid)
-                || !self.seize(tid, OPTIONS | TRACE_CLONE)?
-            {
+            if self.threads.contains_key(&tid) || self.forking.contains(&tid) || self.process.is_worker(tid) {
                 continue;
             }
-            new += 1;
-            self.threads.insert(tid, NEW);
-            if self.since.is_some() {
-                self.interrupt(tid)?;
+            if self.survey.found_sharers() && is_in_vfork(&self.process, tid) {
+                self.forking.insert(tid);
+                continue;
             }
+            new += usize::from(self.add(tid)?);
         }
         Ok(new)
+    }
+
+    /// Seizes the threads that have left vfork.
+    fn seize_forked(&mut self) -> Result<(), Error> {
+        let has_left = |tid: &Tid| !is_in_vfork(&self.process, *tid);
+        let left: Vec<Tid> = self.forking.iter().copied().filter(has_left).collect();
+        for tid in left {
+            self.forking.remove(&tid);
+            self.add(tid)?;
+        }
+        Ok(())
+    }
+
+    /// Seizes a thread for a stop of all threads. Returns false if it has ended.
+    fn add(&mut self, tid: Tid) -> Result<bool, Error> {
+        if !self.seize(tid, OPTIONS | TRACE_CLONE)? {
+            return Ok(false);
+        }
+        self.threads.insert(tid, NEW);
+        if self.since.is_some() {
+            self.interrupt(tid)?;
+        }
+        Ok(true)
     }
 
     /// Seizes one thread. Returns false if the thread has ended.
@@ -195,17 +232,16 @@ impl Group {
     /// sleep in one are interrupted after all others are at rest.
     pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
         let since = Instant::now();
+        let mut starved = patience.starved;
         loop {
-            match self.stop_once(patience) {
-                Err(StopError::Busy { .. })
-                    if !self.process.can_finish()
-                        && since.elapsed() < HOLD * patience.blocked
-                        && self.half_done().next().is_some() =>
-                {
-                    self.loosen()?;
-                }
-                outcome => return outcome,
+            let outcome = self.stop_once(Patience { starved, ..patience });
+            let Err(StopError::Busy { stuck, waited, .. }) = outcome else { return outcome };
+            let held = if self.process.can_finish() { 0 } else { self.half_done().count() };
+            if held == 0 || since.elapsed() >= HOLD * patience.blocked {
+                return Err(StopError::Busy { stuck, waited, cut: held });
             }
+            starved += patience.starved;
+            self.loosen()?;
         }
     }
 
@@ -217,7 +253,9 @@ impl Group {
         self.resting().filter(is_half_done).map(|(tid, _)| tid)
     }
 
-    /// Resumes all threads for a moment, except those with half-done transfers; threads that come to rest late as well.
+    /// Lets all threads run for a moment, except those with half-done transfers; threads that come to rest late as
+    /// well. They stay tracees: while a thread in vfork is a tracee, the end of its child wakes a thread even if the
+    /// process ignores SIGCHLD, and a tracee can have its call repaired.
     fn loosen(&mut self) -> Result<(), Error> {
         self.since = None;
         self.threads.values_mut().for_each(|t| t.spared = false);
@@ -226,10 +264,21 @@ impl Group {
             self.pump()?;
             let held: BTreeSet<Tid> = self.half_done().collect();
             let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-            resting.into_iter().filter(|tid| !held.contains(tid)).for_each(|tid| self.let_go(tid));
+            for tid in resting.into_iter().filter(|tid| !held.contains(tid)) {
+                self.resume(tid)?;
+            }
             std::thread::sleep(LINGER_NAP);
         }
-        self.seize_all()
+        Ok(())
+    }
+
+    /// Lets a thread at rest run as a tracee.
+    fn resume(&mut self, tid: Tid) -> Result<(), Error> {
+        let regs = self.regs(tid)?;
+        self.place = None;
+        self.threads.insert(tid, NEW);
+        self.cure(tid, &regs);
+        self.alive(tid, "cont", ptrace::cont(tid, None)).map(|_| ())
     }
 
     fn stop_once(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
@@ -248,6 +297,7 @@ impl Group {
         let mut watch = Starvation::default();
         let mut before = usize::MAX;
         loop {
+            self.seize_forked()?;
             let running = self.pump()?;
             let pid = self.process.pid();
             if self.exec {
@@ -272,7 +322,7 @@ impl Group {
                 let waited = since.elapsed();
                 if leaving.get_or_insert_with(Instant::now).elapsed() >= LEAVING || waited >= patience.blocked
                 {
-                    return Err(StopError::Busy { stuck: vec![sharer.stuck()], waited });
+                    return Err(StopError::Busy { stuck: vec![sharer.stuck()], waited, cut: 0 });
                 }
             }
             let waited = since.elapsed();
@@ -284,7 +334,7 @@ impl Group {
                 && (watch.blocked_for(&self.process, self.late(), waited) >= patience.blocked
                     || waited >= patience.starved.max(patience.blocked))
             {
-                return Err(StopError::Busy { stuck: self.stuck(), waited });
+                return Err(StopError::Busy { stuck: self.stuck(), waited, cut: 0 });
             }
             // If many threads are late, loans would only use CPU time that the threads need.
             let lends = waited >= LATE / 4 && running > before / 4 * 3;
@@ -318,9 +368,10 @@ impl Group {
             .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
     }
 
-    /// Returns the threads that were interrupted and have not come to rest yet.
+    /// Returns the threads that were interrupted and have not come to rest yet, and those in vfork.
     fn late(&self) -> impl Iterator<Item = Tid> {
-        self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid)
+        let interrupted = self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid);
+        interrupted.chain(self.forking.iter().copied())
     }
 
     /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses

@@ -66,6 +66,8 @@ impl Sharer {
 #[derive(Debug, Default)]
 pub(crate) struct Survey {
     strangers: BTreeSet<i32>,
+    /// Whether a process shared the memory.
+    shared: bool,
 }
 
 impl Survey {
@@ -75,7 +77,7 @@ impl Survey {
     /// [`Error::SharesMemory`] for a process that shares the memory and stays; the stop handles other
     /// sharers.
     pub(crate) fn take(process: &Process) -> Result<Self, Error> {
-        let mut strangers = BTreeSet::new();
+        let (mut strangers, mut shared) = (BTreeSet::new(), false);
         let Some(tid) = living(process)? else { return Err(Error::Gone(process.pid())) };
         if !can_compare(tid) {
             return Ok(Self::default());
@@ -86,6 +88,7 @@ impl Survey {
                     strangers.insert(pid);
                 }
                 Some(true) => {
+                    shared = true;
                     // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
                     if let Some(refusal) = sharer(process, pid, true).refusal(process.pid())
                         && !has_thread_out_of_reach(process)
@@ -100,7 +103,12 @@ impl Survey {
         if process.thread_status(tid).map_or(true, |s| s.is_ending()) {
             strangers.clear();
         }
-        Ok(Self { strangers })
+        Ok(Self { strangers, shared })
+    }
+
+    /// Returns whether it found a process that shares the memory, such as a child of vfork.
+    pub(crate) fn found_sharers(&self) -> bool {
+        self.shared
     }
 
     /// Returns a process that shares the memory of a process whose threads are all at rest; `tid` is one of

@@ -156,7 +156,7 @@ pub(crate) fn count(
         }
         new_rounds += usize::from(again.is_none());
         if let Some(why) = all.run(&mut rounds, &target, again.as_ref())? {
-            restore::restore(installer.target.process.pid(), false)?;
+            restore::restore(installer.target, false)?;
             rounds.report.left_out = Some(why);
             break;
         }

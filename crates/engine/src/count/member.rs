@@ -103,7 +103,7 @@ fn in_member(
     };
     let counted = count_in(&inside, ToCount { options, ..functions }, progress);
     let counted = restore::or_restore(&member.target, was_optimized, counted)?;
-    match restore::restore(process.pid(), was_optimized) {
+    match restore::restore(&member.target, was_optimized) {
         Err(e) if process.is_alive() => Err(e),
         _ => Ok(counted),
     }

@@ -75,7 +75,7 @@ impl<'a> Head<'a> {
         let lookup = self.lookup_in(&target).map_err(|e| target.cause(e))?;
         self.mark(&target, &lookup).map_err(|e| target.cause(e))?;
         // Marking may have made an anchor.
-        let target = if self.marks.is_empty() { target } else { Target::open(pid)? };
+        let target = if self.marks.is_empty() { target } else { target.again()? };
         self.compare(&target).map_err(|e| target.cause(e))?;
         Ok(Fitting { target, lookup, _lock: lock })
     }

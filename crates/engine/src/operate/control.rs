@@ -121,12 +121,12 @@ pub fn redo(pid: Pid) -> Result<ToggleAnswer, Error> {
 /// # Errors
 /// Same as [`undo`]; returns [`Error::Locked`] if the other whet is still at work.
 pub fn mend(pid: Pid) -> Result<Option<TargetState>, Error> {
-    let (_, _lock) = TargetLock::open(pid)?;
-    let target = Target::open(pid)?;
+    let (_, lock) = TargetLock::open(pid)?;
+    let target = lock.target(pid)?;
     let Some(installed) = &target.installed else { return Ok(None) };
     splice::recover_pending(&target.process, &installed.anchor).map_err(|e| target.cause(e.into()))?;
     match state_of(installed) {
-        TargetState::Counting => restore::restore(pid, installed.generation() > 0)?,
+        TargetState::Counting => restore::restore(&target, installed.generation() > 0)?,
         TargetState::Interrupted => {
             let report = splice::undo(&target.process, installed, &Policy::default())
                 .map_err(|e| target.cause(e.into()))?;

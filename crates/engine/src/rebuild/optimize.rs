@@ -86,7 +86,7 @@ fn rebuild_or_reuse(
     match rebuild(target, kin, options, progress) {
         Err(e) if may_reuse && space::no_room(&e) => {
             // Counting clones have changed the target since it was opened.
-            let target = Target::open(target.process.pid())?;
+            let target = target.again()?;
             reuse::reuse(&target, kin, options, progress)?.ok_or(e)
         }
         outcome => outcome,

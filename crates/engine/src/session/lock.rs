@@ -80,13 +80,17 @@ impl TargetLock {
     fn hold(process: &Process, mut sound: bool, by_force: bool) -> Result<Self, Error> {
         let pid = process.pid();
         let begun = Instant::now();
-        let (lock, undos) = loop {
-            // Read before the lock is acquired: from then on an undo waits for the lock only for a while.
-            let undos = target::undos(process);
+        // Read before the lock is acquired: from then on an undo waits for the lock only for a while.
+        let mut undos = target::undos(process);
+        let lock = loop {
             match process.lock()? {
-                Some(lock) if target::undos(process) == undos => break (Some(lock), undos),
-                // The last holder has undone the target.
-                Some(_) => continue,
+                Some(lock) => {
+                    let before = std::mem::replace(&mut undos, target::undos(process));
+                    // Otherwise the last holder has undone the target.
+                    if before == undos {
+                        break Some(lock);
+                    }
+                }
                 None if begun.elapsed() <= PATIENCE => std::thread::sleep(PAUSE),
                 None if by_force => return Ok(Self { sign: None, lock: None, undos }),
                 None => return Err(Error::Locked { pid }),

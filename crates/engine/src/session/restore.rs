@@ -9,19 +9,27 @@ pub(crate) fn is_optimized(target: &Target) -> bool {
     target.installed.as_ref().is_some_and(|i| i.generation() > 0 && i.state() == State::Applied)
 }
 
-/// Undoes counting clones, puts the earlier generation back if it was in force, and recovers interrupted
-/// operations.
+/// Undoes counting clones, puts the earlier generation back if it was in force when the target was opened, and
+/// recovers interrupted operations. After an operator's undo that has begun since, neither this work nor the earlier
+/// generation may be in force: then all is undone.
 ///
 /// # Errors
 /// Returns the errors of undo and redo, after more attempts than usual.
-pub(crate) fn restore(pid: Pid, was_optimized: bool) -> Result<(), Error> {
+pub(crate) fn restore(target: &Target, was_optimized: bool) -> Result<(), Error> {
+    match put_back(target, was_optimized) {
+        Err(Error::Changed { .. } | Error::Splice(splice::Error::NotAlone)) => take_out(target.process.pid()),
+        outcome => outcome,
+    }
+}
+
+fn put_back(target: &Target, was_optimized: bool) -> Result<(), Error> {
     let policy = Policy { attempts: 100, ..Policy::default() };
-    let target = Target::open(pid)?;
+    let target = target.again()?;
     let Some(installed) = &target.installed else { return Ok(()) };
     if installed.is_counting() {
         splice::undo(&target.process, installed, &policy)?;
     }
-    let target = Target::open(pid)?;
+    let target = target.again()?;
     if let Some(installed) = target.installed.as_ref().filter(|_| was_optimized && !is_optimized(&target)) {
         splice::redo(&target.process, installed, &policy)?;
     }
@@ -66,12 +74,5 @@ pub(crate) fn or_restore<R>(
     outcome: Result<R, Error>,
 ) -> Result<R, Error> {
     let Err(e) = outcome else { return outcome };
-    let pid = target.process.pid();
-    let overruled = || Target::open(pid).is_ok_and(|now| now.undos() != target.undos());
-    let restored = match overruled() {
-        // An operator's undo has begun since: neither this work nor the earlier generation may be in force.
-        true => take_out(pid),
-        false => restore(pid, was_optimized),
-    };
-    Err(target.cause(restored.err().unwrap_or(e)))
+    Err(target.cause(restore(target, was_optimized).err().unwrap_or(e)))
 }

@@ -48,6 +48,16 @@ impl Target {
         Ok(Self { process, maps, installed })
     }
 
+    /// Opens the target again, as its mappings or its clones may have changed.
+    ///
+    /// # Errors
+    /// Returns [`Error::Changed`] if an undo by an operator has begun since, and the errors of [`Target::open`].
+    pub(crate) fn again(&self) -> Result<Self, Error> {
+        let pid = self.process.pid();
+        let now = Self::open(pid)?;
+        if now.undos() == self.undos() { Ok(now) } else { Err(Error::Changed { pid }) }
+    }
+
     /// Returns the cause of a failure: if the process has ended or executed another program meanwhile,
     /// returns that instead.
     #[must_use]
@@ -130,7 +140,6 @@ pub(crate) fn check_program(pid: Pid, image: &Image, memory: &dyn ReadMemory) ->
     Ok(())
 }
 
-/// Returns the mappings that may hold an anchor: private, anonymous, and only readable.
 /// Returns how many undos by an operator have begun in a process; 0 if that cannot be read.
 pub(crate) fn undos(process: &Process) -> u64 {
     let maps = process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok()).unwrap_or_default();
@@ -138,6 +147,7 @@ pub(crate) fn undos(process: &Process) -> u64 {
     journal_candidates(&maps).iter().find_map(anchor).map_or(0, |anchor| anchor.undos)
 }
 
+/// Returns the mappings that may hold an anchor: private, anonymous, and only readable.
 fn journal_candidates(maps: &[Mapping]) -> Vec<AvmaRange> {
     maps.iter()
         .filter(|m| {

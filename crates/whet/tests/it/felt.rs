@@ -51,29 +51,48 @@ fn toggles_are_not_felt() {
     assert_eq!(fs::read_to_string(said).unwrap(), alone);
 }
 
-/// A thread waits in vfork most of the time, and stops of all threads are given up then. Transfers go on, even though
-/// there are no routines yet in which threads finish theirs, and even if the child's end sends a signal that the
-/// process ignores.
+/// Optimizes a process in which some threads wait in vfork most of the time, so that stops of all threads are given up.
+/// Returns the exit code, and the number of short writes. No wait is interrupted.
+fn given_up_at_first(signal: &str, forkers: &str, seed: u64) -> (Option<i32>, u64) {
+    const SHORT: u64 = 1;
+    const INTERRUPTED: u64 = 2;
+    let guest = Guest::working(&build("writers.c"), &[signal, forkers], 1);
+    let answer = whet(&["optimize", &guest.arg(), "--shuffle", &seed.to_string(), "--format", "json"]);
+    // 6: the process could not be stopped.
+    assert!(matches!(answer.code, Some(0 | 6)), "{answer:?}");
+    guest.progresses(1);
+    let short = guest.counter(SHORT);
+    assert_eq!(guest.counter(INTERRUPTED), 0, "signal {signal}, {forkers} forkers, seed {seed}");
+    whet(&["undo", &guest.arg()]);
+    assert_eq!(guest.finish().1, None);
+    (answer.code, short)
+}
+
+const SIGCHLD: &str = "17";
+
+/// Transfers go on, even though there are no routines yet in which threads finish theirs, and even if the end of a
+/// vfork child sends a signal that the process ignores.
 #[test]
 fn a_first_stop_that_is_given_up_is_not_felt() {
-    const SHORT: u64 = 1;
-    const SIGCHLD: &str = "17";
-    let program = build("writers.c");
-    let mut short = Vec::new();
-    for seed in 1..=if stress() { 40 } else { 4 } {
-        let signal = [SIGCHLD, "0"][seed % 2];
-        let guest = Guest::working(&program, &[signal], 1);
-        let answer = whet(&["optimize", &guest.arg(), "--shuffle", &seed.to_string(), "--format", "json"]);
-        // 6: the process could not be stopped.
-        assert!(matches!(answer.code, Some(0 | 6)), "{answer:?}");
-        guest.progresses(1);
-        short.push(guest.counter(SHORT));
-        whet(&["undo", &guest.arg()]);
-        assert_eq!(guest.finish().1, None);
+    let (mut short, mut processes) = (0, 0);
+    for seed in 1..=if stress() { 20 } else { 2 } {
+        for (signal, forkers) in [("0", "1"), (SIGCHLD, "1"), (SIGCHLD, "2")] {
+            let (code, here) = given_up_at_first(signal, forkers, seed);
+            // Writes are short if the stop never succeeds.
+            short += if code == Some(0) { here } else { 0 };
+            processes += 1;
+        }
     }
-    // With each stop that is given up, all six writes were short once. One short write has been seen since
-    // (docs/stops.md).
-    assert!(short.iter().sum::<u64>() <= 1, "{short:?}");
+    // With each stop that is given up, all six writes were short once. A few are still: see docs/stops.md.
+    assert!(short <= 1 + processes / 20, "{short} short writes in {processes} processes");
+}
+
+/// A process that cannot be stopped feels that once, however often whet would try.
+#[test]
+fn a_first_stop_that_never_succeeds_is_felt_once() {
+    const WRITERS: u64 = 6;
+    let (_, short) = given_up_at_first(SIGCHLD, "8", 1);
+    assert!(short <= WRITERS, "{short} short writes");
 }
 
 /// Every thread is in the middle of a transfer nearly all the time, and so is the thread that whet stops

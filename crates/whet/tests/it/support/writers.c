@@ -1,18 +1,21 @@
 // All threads write to pipes much more than these hold; another process reads a little at a time. The second
-// counter is the number of short writes. With an argument, one more thread cannot be stopped most of the time: it
-// waits in vfork. The argument is the signal that its child sends when it ends.
+// counter is the number of short writes. With arguments, more threads cannot be stopped most of the time: they wait in
+// vfork. The arguments are the signal that their children send when they end, and the number of these threads. The
+// third counter is how often a wait of one more thread was interrupted.
 #include "page.h"
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
-enum { THREADS = 6, MUCH = 300000, LITTLE = 8192 };
+enum { THREADS = 6, FORKERS = 8, MUCH = 300000, LITTLE = 8192 };
 static int pipes[THREADS][2];
 static char big[MUCH];
 
@@ -44,36 +47,53 @@ static void *writer(void *arg) {
     return (void *)(uintptr_t)x;
 }
 
+static void *waiter(void *arg) {
+    struct epoll_event event;
+    int none = epoll_create1(0);
+    while (!page->stop) {
+        if (epoll_wait(none, &event, 1, 1000) < 0 && errno == EINTR) page->work[2]++;
+    }
+    return arg;
+}
+
 static void *forker(void *signal) {
     while (!page->stop) {
         long child;
+        // Ends at any moment of the stops.
+        struct timespec now, much = {0, 100000000};
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        much.tv_nsec += now.tv_nsec % 97 * 1000000;
         register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
         __asm__ volatile("syscall"
                          : "=a"(child)
                          : "a"(SYS_clone), "D"(CLONE_VFORK | CLONE_VM | (intptr_t)signal), "S"(0), "d"(0), "r"(r10), "r"(r8)
                          : "rcx", "r11", "memory");
         if (child == 0) {
-            struct timespec much = {0, 120000000};
             nanosleep(&much, NULL);
             _exit(0);
         }
         waitpid((pid_t)child, NULL, __WALL);
-        usleep(30000);
+        usleep(25000);
     }
     return NULL;
 }
 
 int main(int argc, char **argv) {
-    pthread_t threads[THREADS], other;
+    pthread_t threads[THREADS], forkers[FORKERS], waiting;
     page_open(argv[1]);
+    int unstoppable = argc > 3 ? atoi(argv[3]) : 0;
     for (int i = 0; i < THREADS; i++) {
         if (pipe(pipes[i])) abort();
     }
     if (fork() == 0) reader();
-    if (argc > 2) pthread_create(&other, NULL, forker, (void *)(intptr_t)atoi(argv[2]));
+    for (int i = 0; i < unstoppable; i++) {
+        pthread_create(&forkers[i], NULL, forker, (void *)(intptr_t)atoi(argv[2]));
+    }
+    pthread_create(&waiting, NULL, waiter, NULL);
     for (intptr_t i = 1; i < THREADS; i++) pthread_create(&threads[i], NULL, writer, (void *)i);
     writer((void *)0);
     for (int i = 1; i < THREADS; i++) pthread_join(threads[i], NULL);
-    if (argc > 2) pthread_join(other, NULL);
+    pthread_join(waiting, NULL);
+    for (int i = 0; i < unstoppable; i++) pthread_join(forkers[i], NULL);
     return 0;
 }
