@@ -92,8 +92,8 @@ def host(folder: Path, program: str, key: str) -> dict:
         server.prepare(TABLES, ROWS)
         with Daemon(folder, [mariadb], SETTINGS.format(key=key, folder=folder)) as daemon:
             wait_until("listed build", lambda: reported(folder))
-            took = whet_fleet(program, "sync", "--config", folder / "whet-fleet.toml")
-            if took:
+            accepted = whet_fleet(program, "sync", "--config", folder / "whet-fleet.toml")
+            if accepted:
                 wait_until("profile of the fleet", lambda: reported(folder)["inbox"])
             began = time.monotonic()
             with Load(server.socket, LOAD, 4, None, TABLES, ROWS) as load:
@@ -108,7 +108,7 @@ def host(folder: Path, program: str, key: str) -> dict:
                 comes(lambda: is_optimized() and "factor" in target, JUDGING)
                 outcome = load.finish()
             wait_until("end of the daemon's work", lambda: not daemon.busy())
-            if not took:
+            if not accepted:
                 wait_until("exported profile", lambda: list(folder.glob("spool/out/*.profile")))
                 whet_fleet(program, "sync", "--config", folder / "whet-fleet.toml")
             daemon.whet.run("undo", server.pid)

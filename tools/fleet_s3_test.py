@@ -88,9 +88,9 @@ def main():
         service.start()
         try:
             run("one", "policy", "--set", str(policy), "--key", str(key))
-            assert "gave" in run("one", "sync")
+            assert "contributed" in run("one", "sync")
             assert "is offered" in run("one", "merge", "--key", str(key))
-            assert "took" in run("two", "sync")
+            assert "accepted" in run("two", "sync")
             before = inbox.read_bytes()
             service.stop()
             run("two", "sync", exit=3)

@@ -161,6 +161,10 @@ fn sync_once(config: &Config) -> Result<String, Error> {
     result?;
     kept?;
     noted?;
-    let said = [("gave", &run.done.gave), ("took", &run.done.took), ("kept back", &run.done.kept_back)];
+    let said = [
+        ("contributed", &run.done.contributed),
+        ("accepted", &run.done.accepted),
+        ("kept back", &run.done.kept_back),
+    ];
     Ok(said.iter().flat_map(|(w, l)| l.iter().map(move |l| format!("{w}: {l}\n"))).collect())
 }

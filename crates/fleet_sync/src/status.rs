@@ -33,7 +33,7 @@ struct BuildStatus {
     build: String,
     exe: String,
     /// The profile that this host contributed last.
-    gave: Option<Digest>,
+    contributed: Option<Digest>,
     /// The aggregate in the inbox.
     inbox: Option<Digest>,
     /// The daemon's decision on it.
@@ -78,7 +78,7 @@ impl Status {
                 }),
                 build: report.build,
                 exe: report.exe,
-                gave: known.given,
+                contributed: known.given,
                 daemon: report.inbox,
                 current: head.as_ref().and_then(|h| h.current),
                 offered: head.and_then(|h| h.offer).map(|o| o.digest),
@@ -106,8 +106,8 @@ impl Status {
                 let how = run.error.as_ref().map_or("ok".to_owned(), |e| format!("failed: {e}"));
                 lines.push(format!("last run {when}: {how}"));
                 for (word, list) in [
-                    ("gave", &run.done.gave),
-                    ("took", &run.done.took),
+                    ("contributed", &run.done.contributed),
+                    ("accepted", &run.done.accepted),
                     ("refused", &run.done.refused),
                     ("kept back", &run.done.kept_back),
                 ] {
@@ -125,7 +125,7 @@ impl Status {
             lines.push(format!("  in force {}, offered {}", short(b.current), short(b.offered)));
             let daemon = |taken: &Option<Taken>| match taken {
                 None => "the daemon has not seen it".to_owned(),
-                Some(Taken::Taken(d)) => format!("the daemon took {}", short(Some(*d))),
+                Some(Taken::Taken(d)) => format!("the daemon accepted {}", short(Some(*d))),
                 Some(Taken::Refused(why)) => format!("the daemon refused it: {why}"),
             };
             match b.inbox {
@@ -136,7 +136,7 @@ impl Status {
                 let (of, said) = (f.build.as_deref().unwrap_or("unknown"), daemon(&f.daemon));
                 lines.push(format!("  in the inbox, of build {of}: {}; {said}", short(Some(f.digest))));
             }
-            lines.push(format!("  this host gave {}", short(b.gave)));
+            lines.push(format!("  this host contributed {}", short(b.contributed)));
             lines.extend(b.harmful.iter().map(|d| format!("  did harm here: {d}")));
         }
         lines.join("\n") + "\n"

@@ -28,9 +28,9 @@ pub struct Host {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Synced {
     /// The profiles and votes that this host contributed.
-    pub gave: Vec<String>,
+    pub contributed: Vec<String>,
     /// The aggregates that this host accepted or removed.
-    pub took: Vec<String>,
+    pub accepted: Vec<String>,
     /// What was refused, and why.
     pub refused: Vec<String>,
     /// What was not done, and why.
@@ -191,7 +191,9 @@ impl<S: Spool> Run<'_, S> {
             let key = Key::Vote { digest: vote.digest, harm: vote.harm, host: self.host.id };
             let body = serde_json::to_vec(vote).unwrap_or_default();
             self.remote.create(program, &key, body).await?;
-            self.done.gave.push(format!("a vote for {}: {name}", if vote.harm { "harm" } else { "no harm" }));
+            self.done
+                .contributed
+                .push(format!("a vote for {}: {name}", if vote.harm { "harm" } else { "no harm" }));
             self.memory.voted.insert(name);
         }
         Ok(())
@@ -215,7 +217,7 @@ impl<S: Spool> Run<'_, S> {
                 match self.fetch(program, digest, fits).await {
                     Ok(bytes) => {
                         self.spool.put(build, Slot::Own, &bytes)?;
-                        self.done.took.push(format!("{build}: aggregate {digest}"));
+                        self.done.accepted.push(format!("{build}: aggregate {digest}"));
                         return Ok(());
                     }
                     Err(e @ Error::Refused { .. }) => {
@@ -227,7 +229,7 @@ impl<S: Spool> Run<'_, S> {
         }
         if let Some(digest) = there.filter(barred) {
             self.spool.remove(build, Slot::Own)?;
-            self.done.took.push(format!("{build}: aggregate {digest} was removed"));
+            self.done.accepted.push(format!("{build}: aggregate {digest} was removed"));
         }
         Ok(())
     }
@@ -278,7 +280,7 @@ impl<S: Spool> Run<'_, S> {
         }
         let key = Key::Contribution { day, host: self.host.id, digest };
         self.remote.create(program, &key, pack(text.as_bytes())).await?;
-        self.done.gave.push(format!("{build}: profile {digest}"));
+        self.done.contributed.push(format!("{build}: profile {digest}"));
         let stored = self.remote.stored(program, &key).await;
         self.of(program).given = Some(digest);
         self.of(program).passed = Some(day.0);

@@ -103,7 +103,7 @@ impl Fleet {
         run(&one.config, &set, 0);
         assert!(run(&one.config, &set, 2).contains("serial"), "the same policy again");
         fs::write(one.spool.join(format!("out/{BUILD}.profile")), profile(1000)).unwrap();
-        assert!(run(&one.config, &["sync"], 0).contains("gave: "));
+        assert!(run(&one.config, &["sync"], 0).contains("contributed: "));
         assert!(run(&one.config, &["merge", "--key", &fleet.key()], 0).contains("1 hosts is offered"));
         (fleet, one, two)
     }
@@ -142,7 +142,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn one_host_warms_the_other() {
     let (fleet, one, two) = Fleet::with_aggregate();
     let said = run(&two.config, &["sync"], 0);
-    assert!(said.contains("took: "), "{said}");
+    assert!(said.contains("accepted: "), "{said}");
     let signed = fs::read_to_string(two.inbox()).unwrap();
     assert!(
         signed.starts_with("untrusted comment: ") && signed.contains("whet-fleet 1 aggregate 0a0b0c default")
@@ -184,7 +184,7 @@ fn harm_on_hosts_withdraws_an_aggregate() {
     }
     assert!(run(&one.config, &["merge", "--key", &fleet.key()], 0).contains("withdrawn"));
     let third = fleet.host("three");
-    assert!(!run(&third.config, &["sync"], 0).contains("took"));
+    assert!(!run(&third.config, &["sync"], 0).contains("accepted"));
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn a_policy_denies_and_pauses() {
     assert!(!two.inbox().exists());
     assert!(run(&two.config, &["status"], 0).contains("pause"));
     set(3, r#""pause": false"#);
-    assert!(run(&two.config, &["sync"], 0).contains("took"));
+    assert!(run(&two.config, &["sync"], 0).contains("accepted"));
     set(4, &format!(r#""deny": ["{BUILD}"]"#));
     assert!(run(&two.config, &["sync"], 0).contains("was removed"));
     assert!(!two.inbox().exists());
@@ -267,7 +267,7 @@ fn with_new_build() -> (Fleet, Host, Host) {
     let (fleet, one, two) = Fleet::with_aggregate();
     let merge = ["merge", "--key", &fleet.key()];
     two.runs(NEW_BUILD, "/opt/new/secret");
-    assert!(!run(&two.config, &["sync"], 0).contains("took"), "it is still offered in waves");
+    assert!(!run(&two.config, &["sync"], 0).contains("accepted"), "it is still offered in waves");
     assert!(run(&one.config, &merge, 0).contains("in force on all hosts"));
     (fleet, one, two)
 }
@@ -276,7 +276,7 @@ fn with_new_build() -> (Fleet, Host, Host) {
 fn a_new_build_gets_the_aggregate_of_the_build_before() {
     let (fleet, one, two) = with_new_build();
     let said = run(&two.config, &["sync"], 0);
-    assert!(said.contains(&format!("took: {NEW_BUILD}: aggregate ")) && said.contains(BUILD), "{said}");
+    assert!(said.contains(&format!("accepted: {NEW_BUILD}: aggregate ")) && said.contains(BUILD), "{said}");
     let signed = fs::read_to_string(two.former()).unwrap();
     assert!(signed.contains("whet-fleet 1 aggregate 0a0b0c default") && !signed.contains("secret"));
     assert_eq!(run(&two.config, &["sync"], 0), "");
@@ -299,7 +299,7 @@ fn a_new_build_gets_the_aggregate_of_the_build_before() {
     one.runs(NEW_BUILD, "/usr/sbin/secret");
     let own = one.spool.join(format!("out/{NEW_BUILD}.profile"));
     fs::write(own, profile_of(NEW_BUILD, "/usr/sbin/secret", 7)).unwrap();
-    assert!(run(&one.config, &["sync"], 0).contains("gave: "));
+    assert!(run(&one.config, &["sync"], 0).contains("contributed: "));
     run(&one.config, &merge, 0);
     let said = run(&two.config, &["sync"], 0);
     assert!(said.contains("there is a profile of the build itself"), "{said}");
@@ -350,7 +350,7 @@ fn the_aggregate_of_another_build_is_withdrawn_denied_and_refused_as_any_other()
     assert!(run(&two.config, &["sync"], 0).contains("was removed"));
     assert!(!two.former().exists());
     two.runs(BUILD, "/usr/sbin/secret");
-    assert!(run(&two.config, &["sync"], 0).contains("took"));
+    assert!(run(&two.config, &["sync"], 0).contains("accepted"));
     // The operator denies the old build.
     let fourth = fleet.host("four");
     fourth.runs(NEW_BUILD, "/usr/sbin/secret");
@@ -386,7 +386,7 @@ fn votes_of_a_new_build_keep_the_aggregate_of_another_from_further_hosts() {
                "votes": [{{"build": "{NEW_BUILD}", "digest": "{digest}", "harm": {harm}, "factor": [1, 1, 1]}}]}}"#
         );
         fs::write(host.spool.join("out/host.json"), report).unwrap();
-        assert!(run(&host.config, &["sync"], 0).contains("gave: a vote for"));
+        assert!(run(&host.config, &["sync"], 0).contains("contributed: a vote for"));
     };
     vote(&two, true);
     let (third, said) = new_host("third");
@@ -396,11 +396,11 @@ fn votes_of_a_new_build_keep_the_aggregate_of_another_from_further_hosts() {
     let (late, said) = new_host("late");
     assert!(said.contains("hosts of this build found harm") && !late.former().exists(), "{said}");
     vote(&last, false);
-    assert!(!run(&late.config, &["sync"], 0).contains("took"), "two of three votes");
+    assert!(!run(&late.config, &["sync"], 0).contains("accepted"), "two of three votes");
     for host in (0..8).map(|n| others.pop().unwrap_or_else(|| fleet.host(&format!("vote {n}")))) {
         vote(&host, false);
     }
-    assert!(run(&late.config, &["sync"], 0).contains("took"), "two of eleven votes may be chance");
+    assert!(run(&late.config, &["sync"], 0).contains("accepted"), "two of eleven votes may be chance");
 }
 
 /// A host finds no harm at first, and harm after a restart under another load: its later vote counts as well.

@@ -57,7 +57,9 @@ impl<S: Spool> Run<'_, S> {
                     Ok(bytes) => {
                         self.spool.put(build, Slot::Former, &bytes)?;
                         let of = &former.program.build;
-                        self.done.took.push(format!("{build}: aggregate {digest} of another build, {of}"));
+                        self.done
+                            .accepted
+                            .push(format!("{build}: aggregate {digest} of another build, {of}"));
                         return Ok(());
                     }
                     Err(e @ Error::Refused { .. }) => {
@@ -74,7 +76,9 @@ impl<S: Spool> Run<'_, S> {
     fn remove_former(&mut self, build: &Build, there: Option<Digest>, why: &str) -> Result<(), Error> {
         if let Some(digest) = there {
             self.spool.remove(build, Slot::Former)?;
-            self.done.took.push(format!("{build}: aggregate {digest} of another build was removed: {why}"));
+            self.done
+                .accepted
+                .push(format!("{build}: aggregate {digest} of another build was removed: {why}"));
         }
         Ok(())
     }
