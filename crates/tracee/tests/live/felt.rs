@@ -1,6 +1,6 @@
 //! The effects of stops that a program can notice: none on the results of its system calls.
 
-use crate::guest::{Guest, alone, stop, stop_and_go, until};
+use crate::guest::{Guest, beside_others, stop, stop_and_go, until};
 use addr::{Avma, ReadMemory};
 use std::time::Duration;
 use tracee::with_one_stopped;
@@ -41,7 +41,7 @@ fn prepared_for(g: &Guest, threads: usize) {
 
 #[test]
 fn no_transfer_is_short() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("transfers", &[]);
     prepared(&g);
     // Without stops no transfer is short.
@@ -80,7 +80,7 @@ fn no_transfer_is_short() {
 
 #[test]
 fn no_timeout_begins_again() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("waits", &[]);
     prepared(&g);
     // Each wait has a timeout of 60 ms, and a stop comes before its end.
@@ -111,7 +111,7 @@ fn no_timeout_begins_again() {
 fn a_handler_still_ends_a_finished_call() {
     const NAMES: [&str; 5] =
         ["write, a part", "epoll_wait", "recv with its own timeout", "recv, a part", "send"];
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("interrupts", &[]);
     prepared(&g);
     until("calls", || rows(&g).iter().all(|r| r[0] >= 10));
@@ -160,7 +160,7 @@ fn a_transfer_ends_as_without_stops() {
         "sendmsg unix",
         "write pipe, the descriptor means another file",
     ];
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("endings", &[]);
     prepared(&g);
     until("calls", || rows(&g)[..8].iter().all(|r| r[0] >= 5));
@@ -175,7 +175,7 @@ fn a_transfer_ends_as_without_stops() {
 
 #[test]
 fn descriptors_in_the_second_half_of_a_message_arrive() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("descriptors", &[]);
     prepared(&g);
     let since = std::time::Instant::now();
@@ -189,7 +189,7 @@ fn descriptors_in_the_second_half_of_a_message_arrive() {
 
 #[test]
 fn seccomp_filters_are_obeyed() {
-    let _alone = alone();
+    let _beside = beside_others();
     let mut g = Guest::start("endings", &["filtered"]);
     prepared(&g);
     until_made(&g, 30);
@@ -210,14 +210,14 @@ fn are_cancelled(g: &Guest) {
 
 #[test]
 fn slots_of_cancelled_threads_are_freed() {
-    let _alone = alone();
+    let _beside = beside_others();
     are_cancelled(&Guest::start("cancels", &[]));
 }
 
 /// There the library determines by an address whether a thread waits, as glibc does from 2.41 on.
 #[test]
 fn threads_are_cancelled_on_musl() {
-    let _alone = alone();
+    let _beside = beside_others();
     if std::process::Command::new("musl-gcc").arg("--version").output().is_err() {
         eprintln!("skipped: no musl-gcc (tools/setup.sh installs it)");
         return;
@@ -231,7 +231,7 @@ fn threads_are_cancelled_on_musl() {
 /// after a stop in which the request ended would never end.
 #[test]
 fn no_wait_for_several_completions_hangs() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("rings", &[]);
     if g.words[4] == 0 {
         println!("skipped: the kernel gives no io_uring");

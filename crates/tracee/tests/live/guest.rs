@@ -5,14 +5,21 @@ use addr::{Avma, ReadMemory};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Seized, StopError, StopReport, Stopped};
 
-/// Runs one test at a time: the tests measure, and use all CPUs.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Taken for writing by tests that measure or need all CPUs, and by the others for reading.
+static CPUS: RwLock<()> = RwLock::new(());
+
+/// Runs a test while no other runs.
+pub fn alone() -> RwLockWriteGuard<'static, ()> {
+    CPUS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a test beside others that call this.
+pub fn beside_others() -> RwLockReadGuard<'static, ()> {
+    CPUS.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub struct Guest {

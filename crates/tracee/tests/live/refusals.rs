@@ -1,6 +1,6 @@
 //! Processes that are refused, each with its reason.
 
-use crate::guest::{Guest, alone, stop, until};
+use crate::guest::{Guest, beside_others, stop, until};
 use std::process::{Command, Stdio};
 use tracee::{Error, Pid, Seccomp, Seized, preflight, with_one_stopped};
 
@@ -13,7 +13,7 @@ fn kinds_of_processes_are_refused() {
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|c| c == "kthreadd\n") {
         assert!(matches!(preflight(Pid(2)), Err(Error::KernelThread { .. })));
     }
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("churn", &["0", "0", "1"]);
     let fine = preflight(g.pid()).unwrap();
     assert_eq!((fine.threads, fine.seccomp), (2, Seccomp::None));
@@ -32,7 +32,7 @@ fn a_zombie_is_refused() {
 
 #[test]
 fn a_traced_process_is_refused() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let mut gdb = Command::new("gdb")
         .args(["-nx", "-q", "-p", &g.pid().to_string()])
@@ -61,7 +61,7 @@ fn a_traced_process_is_refused() {
 
 #[test]
 fn seccomp_modes_are_recognized() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("states", &["strict"]);
     g.tell("\n");
     until("seccomp", || g.process.status().unwrap().seccomp == 1);

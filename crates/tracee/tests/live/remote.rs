@@ -1,6 +1,6 @@
 //! System calls run by the target, and writes into it.
 
-use crate::guest::{Guest, alone, stop, until};
+use crate::guest::{Guest, beside_others, stop, until};
 use addr::{Avma, AvmaRange, ReadMemory};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 
 #[test]
 fn maps_and_unmaps_and_leaves_the_thread_as_it_was() {
-    let _alone = alone();
+    let _beside = beside_others();
     for args in [&[][..], &["sleep"]] {
         let g = Guest::start("registers", args);
         let since = std::time::Instant::now();
@@ -44,7 +44,7 @@ fn maps_and_unmaps_and_leaves_the_thread_as_it_was() {
 
 #[test]
 fn failed_calls_return_their_errors() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let e = with_one_stopped(&g.process, |r| r.munmap(Avma(1), 1)).unwrap_err();
     assert!(matches!(e, Error::Remote { nr: libc::SYS_munmap, errno: libc::EINVAL }), "{e}");
@@ -72,7 +72,7 @@ fn failed_calls_return_their_errors() {
 
 #[test]
 fn huge_pages_from_outside() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("churn", &["0", "1", "1"]);
     let at = with_one_stopped(&g.process, |r| r.mmap(None, 4 << 20, RX, 0)).unwrap();
     let range = AvmaRange::with_len(Avma(at.0.next_multiple_of(2 << 20)), 2 << 20);
@@ -115,7 +115,7 @@ fn calls_without_end() {
 /// returns from signal handlers, or, in a program without handlers, other code that leads to `rt_sigreturn`.
 #[test]
 fn a_thread_returns_after_its_tracer_is_killed() {
-    let _alone = alone();
+    let _beside = beside_others();
     let static_musl = ("musl-gcc", &["-static"][..]);
     for (compiler, flags) in [("gcc", &["-pthread"][..]), static_musl] {
         if Command::new(compiler).arg("--version").output().is_err() {
@@ -156,7 +156,7 @@ fn tracer_of(g: &Guest) -> u64 {
 /// A thread that nothing can stop for most of the time is waited for.
 #[test]
 fn a_thread_that_mostly_waits_for_children() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("states", &["vforks"]);
     g.progress(0, 2);
     for _ in 0..20 {
@@ -168,7 +168,7 @@ fn a_thread_that_mostly_waits_for_children() {
 
 #[test]
 fn no_frame_is_written_to_a_small_stack() {
-    let _alone = alone();
+    let _beside = beside_others();
     let getpid = |g: &Guest| with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
     // A single thread returns by the stack on which it was started.
     for kind in ["alone", "thread", "turns", "guard"] {
@@ -196,7 +196,7 @@ fn no_frame_is_written_to_a_small_stack() {
 /// A new handle has no state of earlier ones except what is left in the target.
 #[test]
 fn later_whets_use_the_same_shelter() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("smallstack", &["alone"]);
     g.progress(0, 5);
     let shelters = |g: &Guest| {

@@ -1,6 +1,6 @@
 //! Processes that share the target's memory without being its threads.
 
-use crate::guest::{Guest, alone, stop, until};
+use crate::guest::{Guest, beside_others, stop, until};
 use std::time::{Duration, Instant};
 use tracee::{Error, Pid, Seized, StopError, preflight};
 
@@ -10,7 +10,7 @@ fn is_refusal(e: &Error, with: Pid) -> bool {
 
 #[test]
 fn a_lasting_sharer_is_refused() {
-    let _alone = alone();
+    let _beside = beside_others();
     let g = Guest::start("sharers", &["long"]);
     let with = Pid(i32::try_from(g.words[2]).unwrap());
     // While young, it may be a spawn under way.
@@ -39,7 +39,7 @@ fn a_lasting_sharer_is_refused() {
 
 #[test]
 fn short_sharers_are_waited_for() {
-    let _alone = alone();
+    let _beside = beside_others();
     for kind in ["short", "spawn"] {
         let g = Guest::start("sharers", &[kind]);
         let (mut good, mut busy) = (0, 0);

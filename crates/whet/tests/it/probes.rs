@@ -7,7 +7,6 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 const TRACING: &str = "/sys/kernel/tracing";
 /// The functions of the guest that are probed.
@@ -17,9 +16,6 @@ const FORMS: [&str; 6] =
     ["behind_segment", "behind_repeat", "behind_size", "behind_opcode", "jumps_on", "jumps_perhaps"];
 /// Functions of the C library that the guest uses.
 const LIBRARY: [&str; 2] = ["snprintf", "strtoul"];
-
-/// Held by a test that uses the kernel's list of probes.
-static TRACEFS: Mutex<()> = Mutex::new(());
 
 /// A group of uprobes, removed when dropped.
 struct Probes {
@@ -171,7 +167,6 @@ fn probes_at_the_entries_of_rebuilt_functions_count_and_go() {
     if !has_uprobes() {
         return;
     }
-    let _one = TRACEFS.lock();
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let mut probes = Probes::new("entries");
@@ -215,7 +210,6 @@ fn status_names_a_probed_function() {
     if !has_uprobes() {
         return;
     }
-    let _one = TRACEFS.lock();
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let changed = || {
@@ -237,7 +231,6 @@ fn the_daemon_gives_way_to_a_probe() {
     if !has_uprobes() {
         return;
     }
-    let _one = TRACEFS.lock();
     let probed = started();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let more = "[harm]\njudge = false\n[reoptimize]\nevery = \"1s\"\n";
@@ -293,7 +286,6 @@ fn a_probe_at_any_instruction_comes_and_goes() {
     if !has_uprobes() {
         return;
     }
-    let _one = TRACEFS.lock();
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let mut probes = Probes::new("all");
@@ -324,7 +316,6 @@ fn perf_probes_a_rebuilt_function() {
     if !has_uprobes() || !have("perf") {
         return skip("no perf, or no uprobes");
     }
-    let _one = TRACEFS.lock();
     let probed = rebuilt();
     let (program, guest) = (probed.program.clone(), &probed.guest);
     let event = format!("whet_perf_{}", std::process::id());
