@@ -143,12 +143,14 @@ impl Group {
     /// process ignores, to any thread, and this ends that thread's call.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
+        // Between two tries of a first stop, threads may enter vfork.
+        let may_fork = self.survey.found_sharers() || !self.process.can_finish();
         for tid in self.process.threads()? {
             // This order matters: a look at a thread's files costs as much as its stop.
             if self.threads.contains_key(&tid) || self.forking.contains(&tid) || self.process.is_worker(tid) {
                 continue;
             }
-            if self.survey.found_sharers() && is_in_vfork(&self.process, tid) {
+            if may_fork && is_in_vfork(&self.process, tid) {
                 self.forking.insert(tid);
                 continue;
             }
@@ -253,9 +255,7 @@ impl Group {
         self.resting().filter(is_half_done).map(|(tid, _)| tid)
     }
 
-    /// Lets all threads run for a moment, except those with half-done transfers; threads that come to rest late as
-    /// well. They stay tracees: while a thread in vfork is a tracee, the end of its child wakes a thread even if the
-    /// process ignores SIGCHLD, and a tracee can have its call repaired.
+    /// Resumes all threads for a moment, except those with half-done transfers; threads that come to rest late as well.
     fn loosen(&mut self) -> Result<(), Error> {
         self.since = None;
         self.threads.values_mut().for_each(|t| t.spared = false);
@@ -264,21 +264,10 @@ impl Group {
             self.pump()?;
             let held: BTreeSet<Tid> = self.half_done().collect();
             let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-            for tid in resting.into_iter().filter(|tid| !held.contains(tid)) {
-                self.resume(tid)?;
-            }
+            resting.into_iter().filter(|tid| !held.contains(tid)).for_each(|tid| self.let_go(tid));
             std::thread::sleep(LINGER_NAP);
         }
-        Ok(())
-    }
-
-    /// Lets a thread at rest run as a tracee.
-    fn resume(&mut self, tid: Tid) -> Result<(), Error> {
-        let regs = self.regs(tid)?;
-        self.place = None;
-        self.threads.insert(tid, NEW);
-        self.cure(tid, &regs);
-        self.alive(tid, "cont", ptrace::cont(tid, None)).map(|_| ())
+        self.seize_all()
     }
 
     fn stop_once(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
