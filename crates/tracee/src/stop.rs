@@ -63,10 +63,11 @@ impl<'p> Seized<'p> {
     /// # Errors
     /// [`StopError::Busy`] if a thread does not stop in time (a vfork parent, a wait for a dead disk, no
     /// CPU), or if a child that shares the memory has not left it yet. While the process has no routines in which
-    /// threads finish transfers, the stop is tried for 28 times as long if it has ended transfers early. [`StopError::Failed`] with
-    /// [`Error::Gone`], [`Error::Exec`], or [`Error::SharesMemory`] if such a child stays. All threads are
-    /// released by then. Exception: interrupted threads in an uninterruptible wait (not in vfork alone) stay traced
-    /// until the wait ends, for at most a minute, unless this program ends before or is the target's parent.
+    /// threads finish transfers, the stop is tried for 28 times as long if it has ended transfers early.
+    /// [`StopError::Failed`] with [`Error::Gone`], [`Error::Exec`], or [`Error::SharesMemory`] if such a child
+    /// stays. All threads are released by then. Exception: interrupted threads in an uninterruptible wait (not in
+    /// vfork alone) stay traced until the wait ends, for at most a minute, unless this program ends before or is
+    /// the target's parent.
     pub fn stop(self, patience: impl Into<Patience>) -> Result<Stopped<'p>, StopError> {
         let patience = patience.into();
         let Self { process, tracer, raised } = self;

@@ -131,7 +131,7 @@ impl Installer<'_, '_> {
                 // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor
                 // may exist by now.
                 Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {
-                    again = Some(Target::open(target.process.pid())?);
+                    again = Some(self.target.again()?);
                 }
                 other => return other,
             }
@@ -149,9 +149,6 @@ impl Installer<'_, '_> {
         let Wanted { clones, style, .. } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
-        if target.undos() != self.target.undos() {
-            return Err(Error::Changed { pid });
-        }
         let mut maps = image::maps::parse(&target.process.maps_text()?)?;
         maps.extend((self.taken)());
         maps.sort_by_key(|m| m.range.start);

@@ -147,7 +147,7 @@ pub(crate) fn count(
     let mut new_rounds = 0;
     for _ in 0..ROUNDS {
         progress(Progress::Counting { functions: all.todo.len() });
-        let target = Target::open(installer.target.process.pid())?;
+        let target = installer.target.again()?;
         let is_full = is_full(&target) || new_rounds == NEW_ROUNDS;
         let again = choose_round(&mut earlier, &all.todo, &target, is_full)?;
         if again.is_none() && is_full {

@@ -135,9 +135,6 @@ impl Rounds<'_, '_, '_> {
     ) -> Result<Ended, Error> {
         let pid = target.process.pid();
         let installed = target.installed.as_ref().ok_or(Error::NotInstalled { pid })?;
-        if target.undos() != self.installer.target.undos() {
-            return Err(Error::Changed { pid });
-        }
         let own = |c| own_again(c, round);
         let owns: Vec<Own<'_>> = functions.iter().filter_map(own).collect();
         let offsets = round.offsets.all();

@@ -126,7 +126,7 @@ fn rebuild(
         // The time of clones that count belongs to the counting.
         drop(installer.spans.take());
         progress(Progress::Building);
-        let now = &Target::open(target.process.pid())?;
+        let now = &target.again()?;
         let basis = Basis { program, laid_out: &laid_out, samples, options, now };
         let in_force = install(installer, &basis, &profile, progress)?;
         Ok(Done {

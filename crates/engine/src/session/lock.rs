@@ -20,7 +20,7 @@ pub struct TargetLock {
     sign: Option<Sign>,
     /// `None` if another whet held the lock and an undo went on without it.
     lock: Option<tracee::Lock>,
-    /// How many undos by an operator had begun when the lock was acquired.
+    /// How many undos by an operator had begun when the lock was acquired. An undo by force does not count them.
     undos: u64,
 }
 
@@ -71,21 +71,21 @@ impl TargetLock {
     /// have changed it.
     ///
     /// # Errors
-    /// Returns [`Error::Changed`] after such an undo, and the errors of [`Target::open`].
+    /// Same as [`Target::open_since`].
     pub(crate) fn target(&self, pid: Pid) -> Result<Target, Error> {
-        let target = Target::open(pid)?;
-        if target.undos() == self.undos { Ok(target) } else { Err(Error::Changed { pid }) }
+        Target::open_since(pid, self.undos)
     }
 
     fn hold(process: &Process, mut sound: bool, by_force: bool) -> Result<Self, Error> {
         let pid = process.pid();
         let begun = Instant::now();
+        let count = || if by_force { 0 } else { target::undos(process) };
         // Read before the lock is acquired: from then on an undo waits for the lock only for a while.
-        let mut undos = target::undos(process);
+        let mut undos = count();
         let lock = loop {
             match process.lock()? {
                 Some(lock) => {
-                    let before = std::mem::replace(&mut undos, target::undos(process));
+                    let before = std::mem::replace(&mut undos, count());
                     // Otherwise the last holder has undone the target.
                     if before == undos {
                         break Some(lock);

@@ -48,14 +48,21 @@ impl Target {
         Ok(Self { process, maps, installed })
     }
 
-    /// Opens the target again, as its mappings or its clones may have changed.
+    /// Same as [`Target::open`], for work that began after `undos` undos by an operator.
     ///
     /// # Errors
     /// Returns [`Error::Changed`] if an undo by an operator has begun since, and the errors of [`Target::open`].
+    pub(crate) fn open_since(pid: Pid, undos: u64) -> Result<Self, Error> {
+        let target = Self::open(pid)?;
+        if target.undos() == undos { Ok(target) } else { Err(Error::Changed { pid }) }
+    }
+
+    /// Opens the target again, as its mappings or its clones may have changed.
+    ///
+    /// # Errors
+    /// Same as [`Target::open_since`].
     pub(crate) fn again(&self) -> Result<Self, Error> {
-        let pid = self.process.pid();
-        let now = Self::open(pid)?;
-        if now.undos() == self.undos() { Ok(now) } else { Err(Error::Changed { pid }) }
+        Self::open_since(self.process.pid(), self.undos())
     }
 
     /// Returns the cause of a failure: if the process has ended or executed another program meanwhile,
