@@ -769,10 +769,12 @@ fn is_in_transfer(process: &Process, tid: Tid) -> bool {
     sleeps_in(process, tid).is_some_and(rest::is_transfer)
 }
 
-/// Returns whether a thread waits in the kernel for a child that it has created by vfork.
+/// Returns whether a thread waits in the kernel for a child that it has created by vfork. A new thread before its first
+/// instruction shows the same system call, but its wait is interruptible, or a tracer has stopped it.
 fn is_in_vfork(process: &Process, tid: Tid) -> bool {
     let call = sleeps_in(process, tid);
     call.is_some_and(|nr| [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&nr))
+        && process.thread_status(tid).is_ok_and(|s| s.state == 'D')
 }
 
 /// Returns the number of the system call in which a thread sleeps.
