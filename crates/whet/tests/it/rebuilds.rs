@@ -55,6 +55,12 @@ fn rebuild(guest: &Guest, more: &[&str]) -> Option<Value> {
     (answer.code != Some(7)).then(|| answer.exits(0).json())
 }
 
+/// Returns whether clones of earlier rounds counted again. Which functions are sampled is chance, and a
+/// round runs again only if it has enough of them.
+fn counted_again(report: &Value) -> bool {
+    report["counting"]["again"].as_u64() > Some(0)
+}
+
 /// Rebuilds `wanted` times, each time under another kind of load.
 fn rebuilds(guest: &Guest, kinds: u64, wanted: u64, more: &[&str]) -> Vec<Value> {
     let mut reports = Vec::new();
@@ -84,8 +90,7 @@ fn rebuilds_without_end() {
     let late = reports.iter().skip(if stress() { 100 } else { 20 });
     assert!(late.take(100).all(|r| r["reused"].is_null()));
     // Clones that have counted count again whenever their kind of load comes back.
-    let again = |r: &&Value| r["counting"]["again"].as_u64() > Some(0);
-    assert!(reports.iter().filter(again).count() as u64 > wanted.saturating_sub(KINDS) / 2);
+    assert!(reports.iter().filter(|r| counted_again(r)).count() as u64 > wanted.saturating_sub(KINDS) / 2);
     let pid = guest.arg();
     whet(&["verify", &pid]).exits(0);
     whet(&["undo", &pid]).exits(0);
@@ -125,14 +130,16 @@ fn dying_while_clones_count_again() {
     let step = if stress() { 1 } else { 5 };
     for first in (1..).step_by(step * POINTS) {
         let guest = Guest::working(&build("throwing.cc"), &[], 3);
-        while rebuild(&guest, &[]).is_none() {}
+        while !rebuild(&guest, &[]).is_some_and(|r| counted_again(&r)) {}
         let survived = dies_at(&guest, &[], (first..).step_by(step).take(POINTS));
         guest.progresses(3);
-        assert_eq!(guest.finish().1, None);
         if let Some(report) = survived {
-            assert!(report["counting"]["again"].as_u64() > Some(0), "{report}");
+            let once_more = || rebuild(&guest, &[]).is_some_and(|r| counted_again(&r));
+            assert!(counted_again(&report) || (0..3).any(|_| once_more()), "{report}");
+            assert_eq!(guest.finish().1, None);
             return;
         }
+        assert_eq!(guest.finish().1, None);
     }
 }
 
