@@ -15,7 +15,7 @@ use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
 use crate::rest::{self, Rest};
 use crate::restart::cure;
 use crate::return_frame::Place;
-use crate::shared::Survey;
+use crate::shared::find_sharer;
 use crate::slots::Slot;
 use crate::tally;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) process: Process,
-    survey: Survey,
+    /// Whether another process shared the memory before the stop.
+    shared: bool,
     pub(crate) threads: BTreeMap<Tid, Thread>,
     /// Threads that wait in vfork. They are seized when they leave it: see [`Group::seize_new`].
     forking: BTreeSet<Tid>,
@@ -110,12 +111,13 @@ const LOOSE: Duration = Duration::from_millis(20);
 const RELUCTANCE: Duration = Duration::from_millis(100);
 
 impl Group {
-    /// `survey` lists the processes that share the memory. It may be empty unless all threads are stopped.
-    pub(crate) fn new(process: &Process, survey: Survey) -> Self {
+    /// `shared` is the result of [`survey`](crate::shared::survey). It may be `false` unless all threads are
+    /// stopped.
+    pub(crate) fn new(process: &Process, shared: bool) -> Self {
         let process = process.clone();
         Self {
             process,
-            survey,
+            shared,
             threads: BTreeMap::new(),
             forking: BTreeSet::new(),
             since: None,
@@ -144,7 +146,7 @@ impl Group {
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
         // Between two tries of a first stop, threads may enter vfork.
-        let may_fork = self.survey.found_sharers() || !self.process.can_finish();
+        let may_fork = self.shared || !self.process.can_finish();
         for tid in self.process.threads()? {
             // This order matters: a look at a thread's files costs as much as its stop.
             if self.threads.contains_key(&tid) || self.forking.contains(&tid) || self.process.is_worker(tid) {
@@ -302,7 +304,7 @@ impl Group {
                 let Some((tid, _)) = self.resting().next() else {
                     return Err(Error::Gone(pid).into());
                 };
-                let Some(sharer) = self.survey.sharer(&self.process, tid)? else {
+                let Some(sharer) = find_sharer(&self.process, tid)? else {
                     return Ok(self.resting().collect());
                 };
                 if let Some(refusal) = sharer.refusal(pid) {

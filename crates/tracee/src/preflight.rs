@@ -2,7 +2,7 @@
 
 use crate::linger::is_lingering;
 use crate::process::{is_exiting, is_kernel_thread};
-use crate::shared::Survey;
+use crate::shared::survey;
 use crate::tracer::TRACER_NAME;
 use crate::{Error, Pid, Process, Status, Tid};
 use std::fs;
@@ -68,7 +68,7 @@ pub fn preflight(pid: Pid) -> Result<Preflight, Error> {
     if seccomp == Seccomp::Filter {
         can_suspend_filters(pid)?;
     }
-    Survey::take(&process).map_err(|e| process.cause(e))?;
+    survey(&process).map_err(|e| process.cause(e))?;
     Ok(Preflight {
         pid,
         name: status.name,

@@ -2,6 +2,7 @@
 
 use crate::huge_pages;
 use crate::remote::Gadgets;
+use crate::shared::Strangers;
 use crate::shelter;
 use crate::slots::{self, Areas};
 use crate::{Error, MappedFile, Pid, Status, Tid};
@@ -14,7 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A process, held by handles that stay valid for this process even if its id is used again.
@@ -35,6 +36,7 @@ struct Inner {
     shelter: Mutex<Option<AvmaRange>>,
     /// `None` until the mappings have been searched.
     slot_areas: Mutex<Option<Areas>>,
+    strangers: Mutex<Strangers>,
 }
 
 /// How often a torn text of the mappings is read again. For a process that does nothing but change its
@@ -86,6 +88,7 @@ impl Process {
                 gadgets: Mutex::new(None),
                 shelter: Mutex::new(None),
                 slot_areas: Mutex::new(None),
+                strangers: Mutex::default(),
             }),
         })
     }
@@ -473,6 +476,11 @@ impl Process {
         let mut known = self.inner.slot_areas.lock().unwrap_or_else(PoisonError::into_inner);
         let found = || self.maps_text().map(|maps| slots::find(self, &maps)).unwrap_or_default();
         change(known.get_or_insert_with(found))
+    }
+
+    /// Returns the processes that are known not to share the memory.
+    pub(crate) fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.inner.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn set_gadgets(&self, found: Gadgets) {

@@ -16,7 +16,6 @@ use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
 use crate::restart::SYSCALL;
 use crate::return_frame::{Place, ReturnFrame};
-use crate::shared::Survey;
 use crate::stop::write_text;
 use crate::tracer::Tracer;
 use crate::{Error, Process, Regs, Sig, Tid};
@@ -471,7 +470,7 @@ pub fn timed_with_one_stopped<R>(
 ) -> Result<(R, Duration), Error> {
     let gadgets = Gadgets::of(process).map_err(|e| process.cause(e))?;
     let _raised = Raised::own();
-    let tracer = Tracer::start(Group::new(process, Survey::default()))?;
+    let tracer = Tracer::start(Group::new(process, false))?;
     let tid = tracer.run(|group| group.stop_one(EACH, DEADLINE))?;
     let result = f(&mut Remote { process, tracer: &tracer, tid, gadgets }).map_err(|e| process.cause(e));
     let report = tracer.call(Group::release)?;

@@ -10,7 +10,8 @@
 //! - a task that stays. It cannot be stopped with the target, so the target is refused.
 //!
 //! A process shares memory from its start or never. So two processes have shared it since the start of the
-//! younger one. Once all threads are at rest and no task shares the memory, no task can begin to share it:
+//! younger one, and a stranger stays a stranger: each process is compared once, however often the target is
+//! stopped. Once all threads are at rest and no task shares the memory, no task can begin to share it:
 //! only a task that runs in the memory can create such a task.
 //!
 //! `kcmp` compares the memory of two processes. If the kernel refuses to compare a process with a target that
@@ -26,7 +27,7 @@ use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::time::Duration;
 
 /// A process that has shared the target's memory for this long is not a spawn under way.
@@ -62,75 +63,77 @@ impl Sharer {
     }
 }
 
-/// The strangers, found before the stop so that little is left to do in it.
+/// An entry of `/proc`: a process id, with the inode number of its folder.
+///
+/// The kernel gives each folder a number that it has not used, and drops the folder when the process is
+/// reaped (`proc_flush_pid()`). So an entry never means two processes, even if the id is used again. If the
+/// kernel drops a folder to save memory, its process has a new entry, and is compared once more.
+type Entry = (i32, u64);
+
+/// Processes that do not share the target's memory.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
-    strangers: BTreeSet<i32>,
-    /// Whether a process shared the memory.
-    shared: bool,
+pub(crate) struct Strangers(BTreeSet<Entry>);
+
+/// Compares every process that is not known as a stranger, before the stop, so that little is left to do in
+/// it. Returns whether a process shares the memory, such as a child of vfork.
+///
+/// # Errors
+/// [`Error::SharesMemory`] for a process that shares the memory and stays; the stop handles other sharers.
+pub(crate) fn survey(process: &Process) -> Result<bool, Error> {
+    let Some(tid) = living(process)? else { return Err(Error::Gone(process.pid())) };
+    if !can_compare(tid) {
+        return Ok(false);
+    }
+    let listed = others(process)?;
+    let (known, unknown): (Vec<Entry>, Vec<Entry>) = {
+        let strangers = process.strangers();
+        listed.into_iter().partition(|entry| strangers.0.contains(entry))
+    };
+    let (mut new, mut shared) = (Vec::new(), false);
+    for entry in unknown {
+        match relation(tid, entry.0) {
+            Some(false) => new.push(entry),
+            Some(true) => {
+                shared = true;
+                // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
+                if let Some(refusal) = sharer(process, entry.0, true).refusal(process.pid())
+                    && !has_thread_out_of_reach(process)
+                {
+                    return Err(refusal);
+                }
+            }
+            None => {}
+        }
+    }
+    // If the thread ended meanwhile, it had no memory to compare with.
+    if process.thread_status(tid).map_or(true, |s| s.is_ending()) {
+        new.clear();
+    }
+    // Processes that have ended are left out.
+    process.strangers().0 = known.into_iter().chain(new).collect();
+    Ok(shared)
 }
 
-impl Survey {
-    /// Compares every process.
-    ///
-    /// # Errors
-    /// [`Error::SharesMemory`] for a process that shares the memory and stays; the stop handles other
-    /// sharers.
-    pub(crate) fn take(process: &Process) -> Result<Self, Error> {
-        let (mut strangers, mut shared) = (BTreeSet::new(), false);
-        let Some(tid) = living(process)? else { return Err(Error::Gone(process.pid())) };
-        if !can_compare(tid) {
-            return Ok(Self::default());
+/// Returns a process that shares the memory of a process whose threads are all at rest; `tid` is one of the
+/// threads.
+pub(crate) fn find_sharer(process: &Process, tid: Tid) -> Result<Option<Sharer>, Error> {
+    let certain = can_compare(tid);
+    let mut seen = BTreeSet::new();
+    // A sharer can create another and end before it is looked at: the last list must contain no new process.
+    loop {
+        let mut new = others(process)?;
+        {
+            let strangers = process.strangers();
+            new.retain(|entry| !strangers.0.contains(entry) && seen.insert(*entry));
         }
-        for pid in others(process)? {
-            match relation(tid, pid) {
-                Some(false) => {
-                    strangers.insert(pid);
-                }
-                Some(true) => {
-                    shared = true;
-                    // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
-                    if let Some(refusal) = sharer(process, pid, true).refusal(process.pid())
-                        && !has_thread_out_of_reach(process)
-                    {
-                        return Err(refusal);
-                    }
-                }
-                None => {}
-            }
+        if new.is_empty() {
+            return Ok(None);
         }
-        // If the thread ended meanwhile, it had no memory to compare with.
-        if process.thread_status(tid).map_or(true, |s| s.is_ending()) {
-            strangers.clear();
-        }
-        Ok(Self { strangers, shared })
-    }
-
-    /// Returns whether it found a process that shares the memory, such as a child of vfork.
-    pub(crate) fn found_sharers(&self) -> bool {
-        self.shared
-    }
-
-    /// Returns a process that shares the memory of a process whose threads are all at rest; `tid` is one of
-    /// the threads. An id is assumed to mean the same process as at the survey. The survey was milliseconds
-    /// ago, and the kernel reuses ids as late as possible.
-    pub(crate) fn sharer(&self, process: &Process, tid: Tid) -> Result<Option<Sharer>, Error> {
-        let certain = can_compare(tid);
-        let mut seen = BTreeSet::new();
-        // A sharer can create another and end before it is looked at: the last list must contain no new
-        // process.
-        loop {
-            let mut new = others(process)?;
-            new.retain(|pid| !self.strangers.contains(pid) && seen.insert(*pid));
-            if new.is_empty() {
-                return Ok(None);
-            }
-            for pid in new {
-                let shares =
-                    if certain { relation(tid, pid) == Some(true) } else { looks_the_same(process, pid)? };
-                if shares {
-                    return Ok(Some(sharer(process, pid, certain)));
-                }
+        for (pid, _) in new {
+            let shares =
+                if certain { relation(tid, pid) == Some(true) } else { looks_the_same(process, pid)? };
+            if shares {
+                return Ok(Some(sharer(process, pid, certain)));
             }
         }
     }
@@ -147,16 +150,16 @@ fn has_thread_out_of_reach(process: &Process) -> bool {
     tids.into_iter().any(|tid| process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
 }
 
-/// Returns the ids of all other processes.
-fn others(process: &Process) -> Result<Vec<i32>, Error> {
+/// Returns all other processes.
+fn others(process: &Process) -> Result<Vec<Entry>, Error> {
     let fail = |source| Error::ProcFile { path: "/proc".into(), source };
-    let mut pids = Vec::new();
+    let mut entries = Vec::new();
     for entry in fs::read_dir("/proc").map_err(fail)? {
-        let name = entry.map_err(fail)?.file_name();
-        let pid = name.to_str().and_then(|n| n.parse::<i32>().ok());
-        pids.extend(pid.filter(|&pid| pid != process.pid().0));
+        let entry = entry.map_err(fail)?;
+        let pid = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok());
+        entries.extend(pid.filter(|&pid| pid != process.pid().0).map(|pid| (pid, entry.ino())));
     }
-    Ok(pids)
+    Ok(entries)
 }
 
 /// Returns whether a process shares the memory of a thread; `None` if the process has ended.
@@ -172,8 +175,9 @@ fn relation(tid: Tid, pid: i32) -> Option<bool> {
 
 /// Returns whether a process whose first thread has ended shares the memory in its other threads.
 fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
-    // All processes are compared for each stop, so the cheapest look comes first. The folder has two links and one
-    // for each thread (`proc_task_getattr()` in the kernel). A process of one thread was compared already.
+    // All processes of the machine are compared, so the cheapest look comes first. The folder has two links
+    // and one for each thread (`proc_task_getattr()` in the kernel). A process of one thread was compared
+    // already.
     if fs::metadata(format!("/proc/{pid}/task")).is_ok_and(|task| task.nlink() <= 3) {
         return false;
     }
@@ -243,6 +247,7 @@ fn state(stat: &str) -> char {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
     use std::process::{Child, Command};
 
     fn sleeper() -> (Child, Process) {
@@ -265,15 +270,57 @@ mod tests {
         assert!(looks_the_same(&one, one.pid().0).unwrap());
         assert!(!looks_the_same(&one, other.pid().0).unwrap());
         assert!(!looks_the_same(&one, 1 << 23).unwrap());
-        let survey = Survey::take(&one).unwrap();
-        assert!(survey.strangers.contains(&other.pid().0) && !survey.strangers.contains(&one.pid().0));
-        assert!(survey.sharer(&one, tid).unwrap().is_none());
+        let is_stranger = |of: &Process| one.strangers().0.iter().any(|&(pid, _)| pid == of.pid().0);
+        assert!(!survey(&one).unwrap());
+        assert!(is_stranger(&other) && !is_stranger(&one));
+        assert!(find_sharer(&one, tid).unwrap().is_none());
         let age = sharer(&one, other.pid().0, true).age;
         assert!(age < Duration::from_secs(60), "{age:?}");
         for child in [&mut a, &mut b] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(matches!(Survey::take(&one), Err(Error::Gone(_))));
+        assert!(matches!(survey(&one), Err(Error::Gone(_))));
+    }
+
+    /// Starts a process that has this id and only sleeps.
+    fn start_with_id(pid: i32) -> io::Result<Pid> {
+        let id = [pid];
+        let exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+        // The fields of `struct clone_args` up to `set_tid_size`.
+        let args = [0, 0, 0, 0, exit_signal, 0, 0, 0, id.as_ptr() as u64, 1];
+        // SAFETY: as `fork`. The child makes only calls that are safe after a fork of a process with threads.
+        let child = unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) };
+        if child == 0 {
+            let _ = set_parent_process_death_signal(Some(Signal::KILL));
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        if child < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid(pid)) }
+    }
+
+    #[test]
+    fn a_process_with_the_id_of_an_ended_one_has_an_entry_of_its_own() {
+        let (mut a, one) = sleeper();
+        let mut ended = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = ended.id().cast_signed();
+        let entry = || others(&one).unwrap().into_iter().find(|e| e.0 == pid).unwrap();
+        let before = entry();
+        assert_eq!(entry(), before, "the kernel has dropped the folder of a living process");
+        ended.kill().unwrap();
+        ended.wait().unwrap();
+        match start_with_id(pid) {
+            Ok(pid) => {
+                let after = entry();
+                let raw = pid.raw().unwrap();
+                kill_process(raw, Signal::KILL).unwrap();
+                waitpid(Some(raw), WaitOptions::empty()).unwrap();
+                assert_ne!(after, before);
+            }
+            Err(e) => eprintln!("skipped: no process with the id {pid}: {e}"),
+        }
+        a.kill().unwrap();
+        a.wait().unwrap();
     }
 }

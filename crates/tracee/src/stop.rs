@@ -3,7 +3,7 @@
 use crate::group::Group;
 use crate::priority::Raised;
 use crate::remote::Gadgets;
-use crate::shared::Survey;
+use crate::shared::survey;
 use crate::tracer::Tracer;
 use crate::{Error, Patience, Process, Regs, StopError, Tid};
 use addr::Avma;
@@ -51,9 +51,9 @@ impl<'p> Seized<'p> {
     /// [`Error::Gone`], [`Error::AlreadyTraced`], [`Error::SharesMemory`], [`Error::NoPermission`]. All
     /// threads are released by then.
     pub fn seize(process: &'p Process) -> Result<Self, Error> {
-        let survey = Survey::take(process).map_err(|e| process.cause(e))?;
+        let shared = survey(process).map_err(|e| process.cause(e))?;
         let raised = Raised::own();
-        let tracer = Tracer::start(Group::new(process, survey))?;
+        let tracer = Tracer::start(Group::new(process, shared))?;
         tracer.run(Group::seize_all)?;
         Ok(Self { process, tracer, raised })
     }

@@ -330,7 +330,8 @@ fn ctrl_c_ends_the_running_queries_of_scaling() {
     locks.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'";
     let until = Instant::now() + Duration::from_secs(60);
-    while run(client().args(["-e", waiting])).1.trim() != "2" {
+    // The other one may have finished in time for its window, and waits in the lab for the next one.
+    while run(client().args(["-e", waiting])).1.trim() == "0" {
         assert!(Instant::now() < until, "no query waits");
         std::thread::sleep(Duration::from_millis(50));
     }
