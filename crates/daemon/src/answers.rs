@@ -1,10 +1,10 @@
 //! Answers the calls of the daemon's callers.
 
 use crate::exposition::{Family, open_metrics};
-use crate::machine::{Event, State};
 use crate::metrics;
-use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView, Wish};
+use crate::proto::{Answer, Call, DaemonStatus, StandBack, TargetView};
 use crate::server::{accepted, refusal};
+use crate::states::{Event, State, Wish};
 use crate::supervisor::{Daemon, Entry};
 use crate::target_metrics::{self, Figures};
 use jiff::Timestamp;

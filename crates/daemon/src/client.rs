@@ -1,6 +1,7 @@
 //! Calls the daemon.
 
-use crate::proto::{Answer, Call, DaemonStatus, MAX_ANSWER, StandBack, Wish};
+use crate::proto::{Answer, Call, DaemonStatus, MAX_ANSWER, StandBack};
+use crate::states::Wish;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};

@@ -3,7 +3,6 @@
 //! Unknown keys are errors: a misspelt limit must not silently mean no limit. Every error in the text names
 //! file, line and column.
 
-use crate::drop_ins;
 use crate::units::{Bytes, Hours, Span};
 use engine::CodeCache;
 use serde::Deserialize;
@@ -270,22 +269,6 @@ impl Config {
         std::env::var_os(CONFIG_VARIABLE).map_or_else(|| CONFIG_FILE.into(), PathBuf::from)
     }
 
-    /// Reads a file and its drop-ins.
-    ///
-    /// # Errors
-    /// [`ConfigError`]
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        drop_ins::read(path, false)
-    }
-
-    /// Reads a file and its drop-ins; the file need not exist.
-    ///
-    /// # Errors
-    /// [`ConfigError`] for files that exist.
-    pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
-        drop_ins::read(path, true)
-    }
-
     /// Reads one file, without drop-ins.
     ///
     /// # Errors
@@ -294,15 +277,6 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Self::parse(&text, path)
-    }
-
-    /// Returns the files that make up a configuration, in the order in which they apply.
-    ///
-    /// # Errors
-    /// [`ConfigError::Read`] if the folder of drop-ins cannot be read.
-    pub fn files(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-        let own = path.exists().then(|| path.to_owned());
-        Ok(own.into_iter().chain(drop_ins::of(path)?).collect())
     }
 
     /// Parses the text of a file; `path` is for messages.

@@ -14,8 +14,35 @@ use toml::{Table, Value};
 /// The key whose values add up.
 const TARGET: &str = "target";
 
+impl Config {
+    /// Reads a file and its drop-ins.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        read(path, false)
+    }
+
+    /// Reads a file and its drop-ins; the file need not exist.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for files that exist.
+    pub fn read_or_default(path: &Path) -> Result<Self, ConfigError> {
+        read(path, true)
+    }
+
+    /// Returns the files that make up a configuration, in the order in which they apply.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] if the folder of drop-ins cannot be read.
+    pub fn files(path: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+        let own = path.exists().then(|| path.to_owned());
+        Ok(own.into_iter().chain(of(path)?).collect())
+    }
+}
+
 /// Returns the drop-ins of a configuration, in their order.
-pub(crate) fn of(config: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+fn of(config: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     let folder = config.with_extension("d");
     let failed = |source| ConfigError::Read { path: folder.clone(), source };
     let entries = match fs::read_dir(&folder) {
@@ -40,7 +67,7 @@ fn text(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Reads a configuration and its drop-ins. With `or_default`, the configuration itself may be missing.
-pub(crate) fn read(path: &Path, or_default: bool) -> Result<Config, ConfigError> {
+fn read(path: &Path, or_default: bool) -> Result<Config, ConfigError> {
     let main = match text(path) {
         Err(ConfigError::Read { source, .. }) if or_default && source.kind() == ErrorKind::NotFound => {
             String::new()

@@ -11,8 +11,6 @@
 
 use crate::config::Fleet;
 use crate::store::{Store, write_lightly, write_whole};
-use crate::supervisor::Daemon;
-use crate::watch::Identity;
 use fleet::{
     Build, BuildReport, Class, Digest, HostReport, Keys, Name, Program, Purpose, Refused, Slot, Taken, Vote,
 };
@@ -181,7 +179,32 @@ impl Exchange {
         Ok(())
     }
 
-    /// Exchanges files for the builds of the targets; each with a program's path.
+    /// Exchanges files for the builds of the targets; each with a program's path. A file that cannot be written
+    /// is logged once; nothing else depends on it. Returns whether all files were written.
+    pub(crate) fn run_or_log(&mut self, builds: &BTreeMap<String, String>) -> bool {
+        let done = self.run(builds);
+        let failed = std::mem::replace(&mut self.fails, done.is_err());
+        if let Err(why) = &done
+            && !failed
+        {
+            warn!("{why}; the work goes on without");
+        }
+        done.is_ok()
+    }
+
+    /// Records a vote on an aggregate. There is one vote for each build and aggregate; harm on one target of the
+    /// host is harm.
+    pub(crate) fn vote(&mut self, new: Vote) {
+        let is_same = |v: &&mut Vote| v.build == new.build && v.digest == new.digest;
+        if let Some(vote) = self.votes.iter_mut().find(is_same) {
+            vote.harm |= new.harm;
+        } else {
+            self.votes.push(new);
+            let more = self.votes.len().saturating_sub(VOTES);
+            self.votes.drain(..more);
+        }
+    }
+
     fn run(&mut self, builds: &BTreeMap<String, String>) -> Result<(), String> {
         let Some(spool) = self.spool.clone() else { return Ok(()) };
         let mut result = Ok(());
@@ -208,57 +231,6 @@ impl Exchange {
             self.written = bytes;
         }
         result
-    }
-}
-
-impl Daemon {
-    /// Exchanges profiles with the spool folder. A file that cannot be written is logged once; nothing else
-    /// depends on it.
-    pub(crate) fn exchange_profiles(&mut self) {
-        if self.config.fleet.spool.is_none() {
-            return;
-        }
-        let builds: BTreeMap<String, String> =
-            self.targets.values().filter_map(|e| Some((e.build_id.clone()?, e.exe.clone()))).collect();
-        let done = self.exchange.run(&builds);
-        let failed = std::mem::replace(&mut self.exchange.fails, done.is_err());
-        if let Err(why) = done {
-            self.counted.unwritten += 1;
-            if !failed {
-                warn!("{why}; the work goes on without");
-            }
-        }
-        let has: Vec<bool> = self.targets.values().map(|e| self.warm_profile(e).is_some()).collect();
-        for (entry, has) in self.targets.values_mut().zip(has) {
-            entry.life.has_profile = has;
-        }
-    }
-
-    /// Votes on the aggregate that a target was started by, if its comparison showed something. `fell_back`: the
-    /// rebuild did not use it after all.
-    pub(crate) fn vote(&mut self, id: Identity, fell_back: bool, judged: bool) {
-        let Some(entry) = self.targets.get_mut(&id.pid) else { return };
-        if fell_back {
-            entry.warm = None;
-        }
-        let (Some(digest), Some(build), Some(verdict)) = (
-            entry.warm.filter(|_| judged).and_then(|w| w.aggregate),
-            entry.build_id.clone(),
-            entry.life.verdict,
-        ) else {
-            return;
-        };
-        let harm = entry.life.is_harmful();
-        let factor = [verdict.factor, verdict.low, verdict.high];
-        let votes = &mut self.exchange.votes;
-        // One vote for each build and aggregate; harm on one target of the host is harm.
-        if let Some(vote) = votes.iter_mut().find(|v| v.build == build && v.digest == digest) {
-            vote.harm |= harm;
-        } else {
-            votes.push(Vote { build, digest, harm, factor });
-            let more = votes.len().saturating_sub(VOTES);
-            votes.drain(..more);
-        }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::warm::Source;
+use crate::states::Source;
 use minisign::KeyPair;
 
 const BUILD: &str = "0a0b";

@@ -2,7 +2,7 @@
 //!
 //! Pure: what the members of a family have in common is passed in.
 
-use crate::machine::{Job, Moment};
+use crate::states::{Job, Moment};
 use crate::watch::{Identity, Seen};
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! Starts workers, reads their output and ends them.
 
-use crate::machine::{By, Event, Job, Outcome};
+use crate::states::{By, Event, Job, Outcome};
 use crate::supervisor::{Daemon, Entry};
 use crate::watch::Identity;
 use crate::work::Order;

@@ -1,6 +1,6 @@
 //! Compares a target's work with clones and without, in short windows: does a rebuild gain?
 
-use crate::machine::{Outcome, Verdict};
+use crate::states::{Outcome, Verdict};
 use engine::{Error, ExitCode, Failure, Interrupt, Pid};
 use measure::{Estimate, Options, Report, SystemCalls};
 use std::time::Duration;

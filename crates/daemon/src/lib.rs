@@ -35,12 +35,13 @@ mod judge;
 mod log;
 pub mod machine;
 mod metrics;
+mod profiles;
 pub mod proto;
 mod rollout;
 mod roster;
 mod server;
 mod signals;
-mod states;
+pub mod states;
 pub mod store;
 mod supervisor;
 mod target_metrics;
@@ -52,9 +53,9 @@ mod worker;
 
 pub use config::{CONFIG_FILE, CONFIG_VARIABLE, Config, ConfigError, Rule};
 pub use log::{LogTo, begin as begin_log};
+pub use states::Source;
 pub use supervisor::{DaemonError, run};
 pub use units::{Bytes, Hours, Span};
-pub use warm::Source;
 pub use work::{Order, run as run_order};
 pub use worker::COMMAND as WORKER_COMMAND;
 

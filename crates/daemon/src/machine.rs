@@ -5,14 +5,10 @@
 
 use crate::config::Config;
 use crate::percent;
-use crate::proto::Wish;
 use crate::rollout::LOTS;
-pub use crate::states::{By, Event, Job, Layout, Memory, Outcome, State, Verdict};
+use crate::states::{By, Event, Job, Layout, Memory, Moment, Outcome, State, Verdict, Wish};
 use engine::{Failure, Fit, TargetState};
 use std::time::Duration;
-
-/// Time since the daemon's start.
-pub type Moment = Duration;
 
 /// How many looks in a row must agree before something costly is done.
 const AGREEING: u32 = 2;

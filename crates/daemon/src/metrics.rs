@@ -1,7 +1,7 @@
 //! The daemon's metrics of this host. `target_metrics` has those of each target.
 
 use crate::exposition::{Family, Kind};
-use crate::machine::{Layout, Outcome, State};
+use crate::states::{Layout, Outcome, State};
 use std::time::Duration;
 
 /// Counts since the daemon's start.

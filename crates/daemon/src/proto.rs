@@ -3,8 +3,7 @@
 //! A call is `{"method": "...", "parameters": {...}}`. Its answer is `{"parameters": {...}}`, or
 //! `{"error": "...", "parameters": {"message": "..."}}`. Fields may be added; existing fields stay.
 
-use crate::machine::State;
-use crate::warm::Source;
+use crate::states::{Source, State, Wish};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -43,16 +42,6 @@ pub struct StandBack {
     pub pid: Option<i32>,
     /// The change that is about to be made.
     pub wish: Wish,
-}
-
-/// A change that is about to be made by hand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wish {
-    /// Undo. The daemon leaves the target alone from now on.
-    Undo,
-    /// Redo. The daemon works on the target again from now on.
-    Redo,
 }
 
 /// The result of `whet.Status`.

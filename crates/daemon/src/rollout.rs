@@ -1,7 +1,7 @@
 //! Limits for a careful rollout on one host: shares of targets, jitter, and a limit of stops.
 
 use crate::config::Config;
-use crate::machine::{Job, Moment};
+use crate::states::{Job, Moment};
 use crate::watch::Identity;
 use std::collections::VecDeque;
 use std::time::Duration;

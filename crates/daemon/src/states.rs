@@ -1,9 +1,11 @@
 //! The types of a target's life: states, jobs, their outcomes, and events.
 
-use crate::proto::Wish;
 use engine::{Failure, Fit, TargetState};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+
+/// Time since the daemon's start.
+pub type Moment = Duration;
 
 /// The state of a target.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -110,6 +112,16 @@ pub enum By {
     Mended,
 }
 
+/// A change that is about to be made by hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wish {
+    /// Undo. The daemon leaves the target alone from now on.
+    Undo,
+    /// Redo. The daemon works on the target again from now on.
+    Redo,
+}
+
 /// The result of a comparison: work per user CPU second with clones, divided by work per user CPU second
 /// without.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -143,6 +155,32 @@ impl Layout {
     #[must_use]
     pub fn is_warm(self) -> bool {
         matches!(self, Self::Warm | Self::WarmFromOtherBuild)
+    }
+}
+
+/// The origin of a profile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Kept by this host, of the target's build.
+    Own,
+    /// The fleet's, of the target's build.
+    Fleet,
+    /// Kept by this host, of another build of the program.
+    OwnOfOtherBuild,
+    /// The fleet's, of another build of the program.
+    FleetOfOtherBuild,
+}
+
+impl Source {
+    /// Returns the words for the log.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Own => "this host's profile of its build",
+            Self::Fleet => "the fleet's profile of its build",
+            Self::OwnOfOtherBuild => "this host's profile of another build",
+            Self::FleetOfOtherBuild => "the fleet's profile of another build",
+        }
     }
 }
 

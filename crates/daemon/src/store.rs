@@ -4,7 +4,7 @@
 //! sees the old file or the new file. All files can be deleted at any time. If a file cannot be written, the
 //! daemon goes on with its work.
 
-use crate::machine::Memory;
+use crate::states::Memory;
 use crate::watch::Identity;
 use fleet::Slot;
 use serde::{Deserialize, Serialize};
@@ -153,7 +153,7 @@ fn write_beside(path: &Path, bytes: &[u8], prepare: impl FnOnce(&File) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::By;
+    use crate::states::By;
 
     #[test]
     fn records_of_targets_are_read_back() {

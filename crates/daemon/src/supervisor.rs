@@ -3,11 +3,12 @@
 use crate::config::{Config, ConfigError};
 use crate::exchange::Exchange;
 use crate::families::{self, Members, Unit};
-use crate::machine::{Event, Memory, Moment, Policy, State, Target};
+use crate::machine::{Policy, Target};
 use crate::metrics::Counted;
 use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
+use crate::states::{By, Event, Memory, Moment, State};
 use crate::store::{Store, write_lightly};
 use crate::target_metrics::Held;
 use crate::warm::Origin;
@@ -359,8 +360,7 @@ impl Daemon {
             // A child that was forked while a worker changed its parent has the parent's state of that
             // moment.
             let parent = self.targets.get(&s.parent).is_some_and(|p| p.life.is_being_changed(now));
-            let inherited =
-                || parent.then(|| Memory { undone_by: Some(crate::machine::By::Whet), ..Memory::default() });
+            let inherited = || parent.then(|| Memory { undone_by: Some(By::Whet), ..Memory::default() });
             let memory = self.known.remove(&s.id).or_else(|| former.remove(&s.id)).or_else(inherited);
             let build_id = engine::build_id(Pid(pid));
             let mut life = Target::new(now, memory);

@@ -4,7 +4,8 @@
 //! number of targets that are left out is a metric itself.
 
 use crate::exposition::{Family, Kind, Labels};
-use crate::machine::{State, Target};
+use crate::machine::Target;
+use crate::states::State;
 use engine::{Tally, TargetStatus};
 
 /// The most targets with metrics of their own.

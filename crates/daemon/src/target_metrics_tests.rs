@@ -1,8 +1,8 @@
 use super::*;
 use crate::exposition::tests::read;
 use crate::exposition::{open_metrics, prometheus};
-use crate::machine::{Moment, Verdict};
 use crate::metrics::{self, Counted};
+use crate::states::{Moment, Verdict};
 use engine::Fit;
 use std::collections::BTreeSet;
 use std::time::Duration;

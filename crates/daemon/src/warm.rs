@@ -1,24 +1,9 @@
 //! The profile from which a target is started warm, and its origin.
 
 use crate::exchange::Exchange;
-use crate::supervisor::{Daemon, Entry};
+use crate::states::Source;
 use fleet::{Digest, Slot};
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-
-/// The origin of a profile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// Kept by this host, of the target's build.
-    Own,
-    /// The fleet's, of the target's build.
-    Fleet,
-    /// Kept by this host, of another build of the program.
-    OwnOfOtherBuild,
-    /// The fleet's, of another build of the program.
-    FleetOfOtherBuild,
-}
 
 /// A profile from which a target may be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,18 +18,6 @@ pub(crate) struct Origin {
     pub(crate) source: Source,
     /// The aggregate, if it is the fleet's.
     pub(crate) aggregate: Option<Digest>,
-}
-
-impl Source {
-    /// Returns the words for the log.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Own => "this host's profile of its build",
-            Self::Fleet => "the fleet's profile of its build",
-            Self::OwnOfOtherBuild => "this host's profile of another build",
-            Self::FleetOfOtherBuild => "the fleet's profile of another build",
-        }
-    }
 }
 
 impl Exchange {
@@ -62,12 +35,5 @@ impl Exchange {
             .or_else(|| fleets(Source::Fleet, Slot::Own))
             .or_else(|| own(Source::OwnOfOtherBuild, other_build?.to_owned()))
             .or_else(|| fleets(Source::FleetOfOtherBuild, Slot::Former))
-    }
-}
-
-impl Daemon {
-    /// Returns the profile from which a target would be started warm.
-    pub(crate) fn warm_profile(&self, entry: &Entry) -> Option<Warm> {
-        self.exchange.warm_profile(entry.build_id.as_deref()?, entry.other_build.as_deref())
     }
 }

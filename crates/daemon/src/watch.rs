@@ -5,8 +5,8 @@
 //! list new processes alone ([`Roster`]).
 
 use crate::config::Rule;
-use crate::machine::Moment;
 use crate::roster::Roster;
+use crate::states::Moment;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;

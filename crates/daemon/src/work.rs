@@ -3,7 +3,7 @@
 //! It gets an [`Order`] and writes lines of JSON: stages and warnings, at last an [`Outcome`].
 
 use crate::judge;
-use crate::machine::{Job, Layout, Outcome, State};
+use crate::states::{Job, Layout, Outcome, State};
 use crate::store::write_whole;
 use crate::watch::Identity;
 use engine::{

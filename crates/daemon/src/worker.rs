@@ -1,6 +1,6 @@
 //! A worker as the daemon sees it: a child process with a deadline. Its output is not trusted.
 
-use crate::machine::{Outcome, State};
+use crate::states::{Outcome, State};
 use crate::work::{Line, Order, failed};
 use engine::Tally;
 use rustix::io::ioctl_fionbio;
@@ -211,7 +211,7 @@ impl Drop for Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Job;
+    use crate::states::Job;
     use engine::Failure;
     use std::os::unix::fs::PermissionsExt;
 

@@ -4,7 +4,7 @@ use crate::cli::How;
 use crate::output::Output;
 use crate::text::many;
 use crate::{daemon, human, interrupt, progress};
-use ::daemon::proto::Wish;
+use ::daemon::states::Wish;
 use engine::{
     Error, ExitCode, FamilyOptimized, FamilyRedone, FamilyStatus, FamilyUndone, FamilyVerified, LeftAlone,
     MembersReport, Pid, TargetState,

@@ -26,7 +26,7 @@ mod shares;
 mod text;
 mod watch;
 
-use ::daemon::proto::Wish;
+use ::daemon::states::Wish;
 use clap::Parser;
 use cli::{Cli, Command, ConfigCommand};
 use engine::{Debuginfod, Error, ExitCode, Pid};
