@@ -11,24 +11,14 @@
 //! is. So a jump inside X loses the same at all cuts that it spans, and the losses of all cuts are one
 //! running sum.
 
-use crate::ext_tsp::{EdgeKind, Graph, jump_value};
+use crate::block_graph::{EdgeKind, Graph};
+use crate::score::{bytes, jump_value, weight};
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// The longest chain that is cut. Blocks.
 const SPLIT_LIMIT: usize = 128;
 /// If a chain has jumps to more chains than this, the pairs' gains are computed when they come up.
 const EAGER_LIMIT: usize = 64;
-
-/// Converts a count for the score. Counts beyond 2^53 lose their last digits, which no layout depends on.
-#[expect(clippy::cast_precision_loss, reason = "see above")]
-pub(crate) fn weight(count: u64) -> f64 {
-    count as f64
-}
-
-/// Converts a size to a signed offset. No real function comes near the limit.
-pub(crate) fn bytes(size: u64) -> i64 {
-    i64::try_from(size).unwrap_or(i64::MAX).min(1 << 40)
-}
 
 /// One block. All its fields are read together when a join is weighed, so they lie together.
 struct Node {

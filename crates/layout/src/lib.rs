@@ -5,17 +5,21 @@
 //! There are no instructions, addresses or processes here, and the same input always gives the same output.
 #![forbid(unsafe_code)]
 
+mod block_graph;
 mod cache_sort;
 mod chains;
 mod ext_tsp;
 mod footprint;
 mod function_order;
 mod misses;
+mod score;
 
+pub use block_graph::{Block, Edge, EdgeKind, Graph};
 pub use cache_sort::cache_sort;
-pub use ext_tsp::{Block, Edge, EdgeKind, Graph, ext_tsp, score};
+pub use ext_tsp::ext_tsp;
 pub use footprint::{Footprint, LINE_BYTES, PAGE_BYTES, Span, hottest};
 pub use function_order::{
     CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
 };
 pub use misses::{BestOrder, CORE, CodeCache, OrderBy, best_function_order, miss_cost};
+pub use score::score;

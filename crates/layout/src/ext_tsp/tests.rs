@@ -1,4 +1,6 @@
 use super::*;
+use crate::block_graph::{Block, Edge, EdgeKind};
+use crate::score::jump_value;
 use proptest::prelude::*;
 use std::time::Duration;
 use testkit::Rng;
