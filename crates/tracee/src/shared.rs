@@ -22,7 +22,7 @@
 //! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
 //! same.
 
-use crate::process::{TICKS_PER_SECOND, is_kernel_worker, start_time_now, stat_field};
+use crate::process::{TICKS_PER_SECOND, is_exiting, is_kernel_worker, start_time_now, stat_field};
 use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -93,6 +93,8 @@ pub(crate) fn survey(process: &Process) -> Result<bool, Error> {
     for entry in unknown {
         match relation(tid, entry.0) {
             Some(false) => new.push(entry),
+            // `kcmp` calls two tasks equal that both have no memory left.
+            Some(true) if !has_memory(tid) => {}
             Some(true) => {
                 shared = true;
                 // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
@@ -106,7 +108,7 @@ pub(crate) fn survey(process: &Process) -> Result<bool, Error> {
         }
     }
     // If the thread ended meanwhile, it had no memory to compare with.
-    if process.thread_status(tid).map_or(true, |s| s.is_ending()) {
+    if !has_memory(tid) {
         new.clear();
     }
     // Processes that have ended are left out.
@@ -139,10 +141,16 @@ pub(crate) fn find_sharer(process: &Process, tid: Tid) -> Result<Option<Sharer>,
     }
 }
 
-/// Returns a thread that has not ended.
+/// Returns a thread that has not begun to end.
 fn living(process: &Process) -> Result<Option<Tid>, Error> {
-    let mut tids = process.threads()?.into_iter();
-    Ok(tids.find(|&tid| process.thread_status(tid).is_ok_and(|s| !s.is_ending())))
+    Ok(process.threads()?.into_iter().find(|&tid| has_memory(tid)))
+}
+
+/// Returns whether a thread still has its memory. The kernel takes it (`exit_mm()`) some time before the state
+/// of the thread shows its end.
+fn has_memory(tid: Tid) -> bool {
+    let stat = proc_text(tid.0, "stat");
+    !stat.is_empty() && !is_exiting(&stat)
 }
 
 fn has_thread_out_of_reach(process: &Process) -> bool {
@@ -281,6 +289,23 @@ mod tests {
             child.wait().unwrap();
         }
         assert!(matches!(survey(&one), Err(Error::Gone(_))));
+    }
+
+    #[test]
+    fn tasks_without_memory_are_not_sharers() {
+        let ((mut a, one), (mut b, other)) = (sleeper(), sleeper());
+        for child in [&mut a, &mut b] {
+            child.kill().unwrap();
+        }
+        let (tid, pid) = (Tid(one.pid().0), other.pid().0);
+        while [tid, Tid(pid)].into_iter().any(|t| state(&proc_text(t.0, "stat")) != 'Z') {
+            std::thread::yield_now();
+        }
+        assert!(same_memory(tid, Tid(pid)).unwrap(), "the kernel calls them equal");
+        assert!(!has_memory(tid) && matches!(survey(&one), Err(Error::Gone(_))));
+        for child in [&mut a, &mut b] {
+            child.wait().unwrap();
+        }
     }
 
     /// Starts a process that has this id and only sleeps.
