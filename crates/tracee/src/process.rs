@@ -522,7 +522,6 @@ pub(crate) fn is_kernel_thread(stat: &str) -> bool {
 
 /// Returns whether a `stat` belongs to a thread in the kernel's exit code: `PF_EXITING`.
 pub(crate) fn is_exiting(stat: &str) -> bool {
-    const EXITING: u64 = 0x4;
     flags(stat) & EXITING != 0
 }
 
@@ -555,6 +554,11 @@ const FLAGS: usize = 9;
 /// `PF_EXITING`: the thread is about to give up its memory, or has. It becomes a zombie later and keeps the
 /// flag.
 const EXITING: u64 = 0x4;
+
+/// Returns whether a `stat` belongs to a thread that has all its memory; an empty text belongs to none.
+pub(crate) fn has_memory(stat: &str) -> bool {
+    stat_field(stat, FLAGS).is_some_and(|flags| flags & EXITING == 0)
+}
 
 /// Returns the CPU time that all threads of a process have used so far, ended ones included, in nanoseconds.
 /// `None` if there is no process of this id. The id may have been used again; [`Process::cpu_time_ns`] checks that.
@@ -593,8 +597,7 @@ fn is_gone(e: &io::Error) -> bool {
 fn with_memory(dir: &File, name: &str) -> PathBuf {
     let ended = |task: &Path| {
         let stat = fs::read(task.join("stat")).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&stat);
-        stat_field(&stat, FLAGS).is_none_or(|flags| flags & EXITING != 0)
+        !has_memory(&String::from_utf8_lossy(&stat))
     };
     let own = under(dir, "");
     let living =

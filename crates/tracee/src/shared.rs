@@ -22,7 +22,7 @@
 //! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
 //! same.
 
-use crate::process::{TICKS_PER_SECOND, is_exiting, is_kernel_worker, start_time_now, stat_field};
+use crate::process::{TICKS_PER_SECOND, has_memory, is_kernel_worker, start_time_now, stat_field};
 use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -94,7 +94,7 @@ pub(crate) fn survey(process: &Process) -> Result<bool, Error> {
         match relation(tid, entry.0) {
             Some(false) => new.push(entry),
             // `kcmp` calls two tasks equal that both have no memory left.
-            Some(true) if !has_memory(tid) => {}
+            Some(true) if !lives(tid) => {}
             Some(true) => {
                 shared = true;
                 // The parent of a vfork is out of reach for as long as it lasts: the stop reports that.
@@ -108,7 +108,7 @@ pub(crate) fn survey(process: &Process) -> Result<bool, Error> {
         }
     }
     // If the thread ended meanwhile, it had no memory to compare with.
-    if !has_memory(tid) {
+    if !lives(tid) {
         new.clear();
     }
     // Processes that have ended are left out.
@@ -141,16 +141,14 @@ pub(crate) fn find_sharer(process: &Process, tid: Tid) -> Result<Option<Sharer>,
     }
 }
 
-/// Returns a thread that has not begun to end.
+/// Returns a thread that has its memory. The kernel takes the memory (`exit_mm()`) some time before the
+/// thread's state shows its end.
 fn living(process: &Process) -> Result<Option<Tid>, Error> {
-    Ok(process.threads()?.into_iter().find(|&tid| has_memory(tid)))
+    Ok(process.threads()?.into_iter().find(|&tid| lives(tid)))
 }
 
-/// Returns whether a thread still has its memory. The kernel takes it (`exit_mm()`) some time before the state
-/// of the thread shows its end.
-fn has_memory(tid: Tid) -> bool {
-    let stat = proc_text(tid.0, "stat");
-    !stat.is_empty() && !is_exiting(&stat)
+fn lives(tid: Tid) -> bool {
+    has_memory(&proc_text(tid.0, "stat"))
 }
 
 fn has_thread_out_of_reach(process: &Process) -> bool {
@@ -194,7 +192,7 @@ fn lives_on_in_another(tid: Tid, pid: i32) -> bool {
         return false;
     }
     let stat = proc_text(pid, "stat");
-    if state(&stat) != 'Z' || stat_field(&stat, 20).is_none_or(|threads| threads < 2) {
+    if has_memory(&stat) || stat_field(&stat, 20).is_none_or(|threads| threads < 2) {
         return false;
     }
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -302,7 +300,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(same_memory(tid, Tid(pid)).unwrap(), "the kernel calls them equal");
-        assert!(!has_memory(tid) && matches!(survey(&one), Err(Error::Gone(_))));
+        assert!(!lives(tid) && matches!(survey(&one), Err(Error::Gone(_))));
         for child in [&mut a, &mut b] {
             child.wait().unwrap();
         }
