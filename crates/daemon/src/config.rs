@@ -269,16 +269,6 @@ impl Config {
         std::env::var_os(CONFIG_VARIABLE).map_or_else(|| CONFIG_FILE.into(), PathBuf::from)
     }
 
-    /// Reads one file, without drop-ins.
-    ///
-    /// # Errors
-    /// [`ConfigError`]
-    pub fn read_alone(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text, path)
-    }
-
     /// Parses the text of a file; `path` is for messages.
     ///
     /// # Errors

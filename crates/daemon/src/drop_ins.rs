@@ -31,6 +31,14 @@ impl Config {
         read(path, true)
     }
 
+    /// Reads one file, without drop-ins.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub fn read_alone(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(&text(path)?, path)
+    }
+
     /// Returns the files that make up a configuration, in the order in which they apply.
     ///
     /// # Errors

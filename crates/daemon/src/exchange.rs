@@ -10,7 +10,7 @@
 //! states the program's name, as a hash.
 
 use crate::config::Fleet;
-use crate::store::{Store, write_lightly, write_whole};
+use crate::store::{Store, WriteErrors, write_lightly, write_whole};
 use fleet::{
     Build, BuildReport, Class, Digest, HostReport, Keys, Name, Program, Purpose, Refused, Slot, Taken, Vote,
 };
@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
     taken: BTreeMap<(Slot, String), Taken>,
     votes: Vec<Vote>,
     written: Vec<u8>,
-    fails: bool,
+    errors: WriteErrors,
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -89,7 +89,7 @@ impl Exchange {
             taken: BTreeMap::new(),
             votes,
             written: Vec::new(),
-            fails: false,
+            errors: WriteErrors::default(),
         }
     }
 
@@ -179,19 +179,6 @@ impl Exchange {
         Ok(())
     }
 
-    /// Exchanges files for the builds of the targets; each with a program's path. A file that cannot be written
-    /// is logged once; nothing else depends on it. Returns whether all files were written.
-    pub(crate) fn run_or_log(&mut self, builds: &BTreeMap<String, String>) -> bool {
-        let done = self.run(builds);
-        let failed = std::mem::replace(&mut self.fails, done.is_err());
-        if let Err(why) = &done
-            && !failed
-        {
-            warn!("{why}; the work goes on without");
-        }
-        done.is_ok()
-    }
-
     /// Records a vote on an aggregate. There is one vote for each build and aggregate; harm on one target of the
     /// host is harm.
     pub(crate) fn vote(&mut self, new: Vote) {
@@ -203,6 +190,13 @@ impl Exchange {
             let more = self.votes.len().saturating_sub(VOTES);
             self.votes.drain(..more);
         }
+    }
+
+    /// Exchanges files for the builds of the targets; each with a program's path. Returns whether a file could
+    /// not be written.
+    pub(crate) fn exchange(&mut self, builds: &BTreeMap<String, String>) -> bool {
+        let done = self.run(builds);
+        self.errors.note(done)
     }
 
     fn run(&mut self, builds: &BTreeMap<String, String>) -> Result<(), String> {

@@ -1,7 +1,7 @@
 //! A daemon that is installed and started once. It watches for processes on a list, keeps them optimized, and
 //! undoes rebuilds that do harm.
 //!
-//! The input is a [`Config`]. The daemon is a process that follows each target's life ([`machine`]) and
+//! The input is a [`Config`]. The daemon is a process that follows each target's life ([`states`]) and
 //! answers calls on a socket ([`client`]). Whenever it ends, and however it ends, it leaves every target
 //! sound.
 //!
@@ -33,7 +33,7 @@ mod families;
 mod jobs;
 mod judge;
 mod log;
-pub mod machine;
+mod machine;
 mod metrics;
 mod profiles;
 pub mod proto;
@@ -53,7 +53,6 @@ mod worker;
 
 pub use config::{CONFIG_FILE, CONFIG_VARIABLE, Config, ConfigError, Rule};
 pub use log::{LogTo, begin as begin_log};
-pub use states::Source;
 pub use supervisor::{DaemonError, run};
 pub use units::{Bytes, Hours, Span};
 pub use work::{Order, run as run_order};

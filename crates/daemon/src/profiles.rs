@@ -14,9 +14,7 @@ impl Daemon {
         }
         let builds: BTreeMap<String, String> =
             self.targets.values().filter_map(|e| Some((e.build_id.clone()?, e.exe.clone()))).collect();
-        if !self.exchange.run_or_log(&builds) {
-            self.counted.unwritten += 1;
-        }
+        self.counted.unwritten += u64::from(self.exchange.exchange(&builds));
         let has: Vec<bool> = self.targets.values().map(|e| self.warm_profile(e).is_some()).collect();
         for (entry, has) in self.targets.values_mut().zip(has) {
             entry.life.has_profile = has;

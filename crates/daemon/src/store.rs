@@ -13,12 +13,34 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use tracing::warn;
 
 const VERSION: u32 = 1;
 /// The largest file that is read back, in bytes.
 const MOST: u64 = 16 << 20;
 /// How much of a profile is read to find the names of its programs, in bytes.
 const HEAD: u64 = 4 << 10;
+
+/// Whether the last writes of some files failed.
+#[derive(Debug, Default)]
+pub(crate) struct WriteErrors {
+    fails: bool,
+}
+
+impl WriteErrors {
+    /// Logs a failure after a success; nothing else depends on such a file. Returns whether the write failed.
+    pub(crate) fn note(&mut self, written: Result<(), String>) -> bool {
+        match written {
+            Ok(()) => self.fails = false,
+            Err(why) => {
+                if !std::mem::replace(&mut self.fails, true) {
+                    warn!("{why}; the work goes on without");
+                }
+            }
+        }
+        self.fails
+    }
+}
 
 /// The folder of these files.
 #[derive(Clone, Debug)]

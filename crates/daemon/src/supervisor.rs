@@ -9,7 +9,7 @@ use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
 use crate::states::{By, Event, Memory, Moment, State};
-use crate::store::{Store, write_lightly};
+use crate::store::{Store, WriteErrors, write_lightly};
 use crate::target_metrics::Held;
 use crate::warm::Origin;
 use crate::watch::{Identity, Seen, Watch};
@@ -112,7 +112,7 @@ pub(crate) struct Daemon {
     watch: Watch,
     known: HashMap<Identity, Memory>,
     kept: Vec<(Identity, Memory)>,
-    files_fail: bool,
+    errors: WriteErrors,
     started: Instant,
     next_look: Moment,
     /// Before this moment, only the journals of new targets are read.
@@ -196,7 +196,7 @@ impl Daemon {
             watch: Watch::new(Path::new("/proc")),
             known,
             kept: Vec::new(),
-            files_fail: false,
+            errors: WriteErrors::default(),
             started: Instant::now(),
             next_look: Moment::ZERO,
             next_journals: Moment::ZERO,
@@ -474,17 +474,8 @@ impl Daemon {
         }
     }
 
-    /// Counts failed writes of files. Logs the first failure after a success.
     fn count_file_errors(&mut self, written: Result<(), String>) {
-        match written {
-            Ok(()) => self.files_fail = false,
-            Err(why) => {
-                self.counted.unwritten += 1;
-                if !std::mem::replace(&mut self.files_fail, true) {
-                    warn!("{why}; the work goes on without");
-                }
-            }
-        }
+        self.counted.unwritten += u64::from(self.errors.note(written));
     }
 
     /// Reads the configuration again. A wrong configuration changes nothing.
