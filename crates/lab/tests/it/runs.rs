@@ -326,14 +326,20 @@ fn ctrl_c_ends_the_running_queries_of_scaling() {
         client
     };
     let mut locks = client().spawn().unwrap();
-    locks.stdin.as_mut().unwrap().write_all(b"LOCK TABLES lineitem WRITE; SELECT 1;\n").unwrap();
-    locks.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let mut lock = || {
+        locks.stdin.as_mut().unwrap().write_all(b"LOCK TABLES lineitem WRITE; SELECT 1;\n").unwrap();
+        locks.stdout.as_mut().unwrap().read_exact(&mut [0; 2]).unwrap();
+    };
     let waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'";
+    let both_wait = || run(client().args(["-e", waiting])).1.trim() == "2";
     let until = Instant::now() + Duration::from_secs(60);
-    // The other one may have finished in time for its window, and waits in the lab for the next one.
-    while run(client().args(["-e", waiting])).1.trim() == "0" {
+    lock();
+    while !both_wait() {
         assert!(Instant::now() < until, "no query waits");
         std::thread::sleep(Duration::from_millis(50));
+        // A thread that had finished the work of its window waits in the lab for the other one, which the lock
+        // holds up. To lock again frees the tables for an instant.
+        lock();
     }
     Long::signal(long.child.id().try_into().unwrap(), "INT");
     let until = Instant::now() + Duration::from_secs(30);
