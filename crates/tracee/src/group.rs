@@ -5,13 +5,18 @@
 //! stop. The pending interruption then brings it to rest on its way back to user code. There its registers
 //! are user code's, it can run system calls for whet, and it can be resumed without any state to restore. The
 //! thread itself finishes an interrupted call: see `finish`.
+//!
+//! INVARIANT(vfork): a thread that waits in vfork is not a tracee. If it were one when its child ends, the kernel would
+//! deliver a SIGCHLD that the process ignores, to any thread (`sig_ignored()`), and this ends that thread's call. So
+//! threads in vfork are seized when they have left it, and a tracee that enters vfork is detached before it waits. Only
+//! a thread that is seized while the kernel makes its child escapes both.
 
 use crate::finish::Entering;
 use crate::lend;
 use crate::linger::make_way;
 use crate::patience::{Patience, Starvation};
 use crate::preflight::{held_by, is_tracer_ending};
-use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait};
+use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, TRACE_VFORK, Wait};
 use crate::rest::{self, Rest};
 use crate::restart::cure;
 use crate::return_frame::Place;
@@ -30,7 +35,7 @@ pub(crate) struct Group {
     /// Whether another process shared the memory before the stop.
     shared: bool,
     pub(crate) threads: BTreeMap<Tid, Thread>,
-    /// Threads that wait in vfork. They are seized when they leave it: see [`Group::seize_new`].
+    /// Threads that wait in vfork. They are seized when they leave it.
     forking: BTreeSet<Tid>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
@@ -52,9 +57,12 @@ pub(crate) struct Thread {
     entering: Option<Entering>,
     /// The thread has not been interrupted yet, since that would end its transfer early.
     spared: bool,
+    /// The thread that has created this one by vfork, and waits for it when this one is resumed.
+    awaited_by: Option<Tid>,
 }
 
-const NEW: Thread = Thread { resting: None, dismissed: false, entering: None, spared: false };
+const NEW: Thread =
+    Thread { resting: None, dismissed: false, entering: None, spared: false, awaited_by: None };
 
 impl Thread {
     fn is_late(&self) -> bool {
@@ -140,9 +148,6 @@ impl Group {
     }
 
     /// Seizes the threads that are not in the group yet, except threads in vfork. Returns their number.
-    ///
-    /// A thread in vfork cannot stop. If it is a tracee when its child ends, the kernel delivers a SIGCHLD that the
-    /// process ignores, to any thread, and this ends that thread's call.
     fn seize_new(&mut self) -> Result<usize, Error> {
         let mut new = 0;
         // Between two tries of a first stop, threads may enter vfork.
@@ -163,7 +168,7 @@ impl Group {
 
     /// Seizes the threads that have left vfork.
     fn seize_forked(&mut self) -> Result<(), Error> {
-        let has_left = |tid: &Tid| !is_in_vfork(&self.process, *tid);
+        let has_left = |tid: &Tid| !self.is_entering_vfork(*tid) && !is_in_vfork(&self.process, *tid);
         let left: Vec<Tid> = self.forking.iter().copied().filter(has_left).collect();
         for tid in left {
             self.forking.remove(&tid);
@@ -174,7 +179,7 @@ impl Group {
 
     /// Seizes a thread for a stop of all threads. Returns false if it has ended.
     fn add(&mut self, tid: Tid) -> Result<bool, Error> {
-        if !self.seize(tid, OPTIONS | TRACE_CLONE)? {
+        if !self.seize(tid, OPTIONS | TRACE_CLONE | TRACE_VFORK)? {
             return Ok(false);
         }
         self.threads.insert(tid, NEW);
@@ -491,27 +496,29 @@ impl Group {
     }
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
+        if matches!(stop, Stop::Clone | Stop::Vfork) {
+            self.created(tid, stop)?;
+        }
         if let Some(entering) = self.threads.get(&tid).and_then(|t| t.entering) {
             self.entered(tid, entering, stop);
             return Ok(());
         }
         let signal = match stop {
             Stop::Rest => {
-                if self.threads.get(&tid).is_some_and(|t| t.dismissed) {
+                let thread = self.threads.get(&tid);
+                if thread.and_then(|t| t.awaited_by).is_some_and(|parent| self.runs(parent)) {
+                    // Resumed when its parent waits: then a look at the parent shows where it is.
+                } else if thread.is_some_and(|t| t.dismissed) {
                     self.let_go(tid);
                 } else if let Some(regs) = self.alive(tid, "getregs", ptrace::regs(tid))? {
                     self.threads.insert(tid, Thread { resting: Some(regs), ..NEW });
                 }
                 return Ok(());
             }
-            Stop::Clone => {
-                let message = self.alive(tid, "geteventmsg", ptrace::event_message(tid))?;
-                if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
-                    // A clone that is not a thread of the process is ignored.
-                    let dismissed = !self.process.file(&format!("task/{new}")).exists();
-                    self.threads.entry(new).or_insert(Thread { dismissed, ..NEW });
-                }
-                None
+            Stop::Vfork => {
+                self.detach(tid, None);
+                self.forking.insert(tid);
+                return Ok(());
             }
             Stop::Exec => {
                 self.exec = true;
@@ -528,13 +535,35 @@ impl Group {
                 }
                 Some(sig)
             }
-            Stop::Syscall | Stop::Other(_) => None,
+            Stop::Syscall | Stop::Clone | Stop::Other(_) => None,
         };
         // Any stop consumes a pending interruption.
         if self.since.is_some() {
             self.interrupt(tid)?;
         }
         self.alive(tid, "cont", ptrace::cont(tid, signal)).map(|_| ())
+    }
+
+    /// Adds the thread or process that a thread has created, which is a tracee from its start.
+    fn created(&mut self, by: Tid, stop: Stop) -> Result<(), Error> {
+        let message = self.alive(by, "geteventmsg", ptrace::event_message(by))?;
+        if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
+            let dismissed = !self.process.file(&format!("task/{new}")).exists();
+            let awaited_by = (stop == Stop::Vfork).then_some(by);
+            self.threads.entry(new).or_insert(Thread { dismissed, awaited_by, ..NEW });
+        }
+        Ok(())
+    }
+
+    /// Returns whether a thread was detached on its way into vfork and does not wait there yet: its child is still a
+    /// tracee.
+    fn is_entering_vfork(&self, tid: Tid) -> bool {
+        self.threads.values().any(|t| t.awaited_by == Some(tid))
+    }
+
+    /// Returns whether a thread runs or waits for a CPU.
+    fn runs(&self, tid: Tid) -> bool {
+        self.process.thread_status(tid).is_ok_and(|s| s.state == 'R')
     }
 
     /// Returns the value, or `None` if the thread was killed meanwhile (the next look reports it).

@@ -15,6 +15,8 @@ use std::mem::{MaybeUninit, size_of};
 pub(crate) const OPTIONS: usize = 1 /* TRACESYSGOOD */ | 0x10 /* TRACEEXEC */;
 /// New threads are seized from their start.
 pub(crate) const TRACE_CLONE: usize = 0x8;
+/// A thread that creates a child by vfork stops before it waits for the child. The child is seized from its start.
+pub(crate) const TRACE_VFORK: usize = 0x4;
 /// Suspends seccomp filters.
 pub(crate) const SUSPEND_SECCOMP: usize = 1 << 21;
 
@@ -229,6 +231,8 @@ pub(crate) enum Stop {
     Syscall,
     /// A new thread was created.
     Clone,
+    /// A child was created, for which the thread is about to wait.
+    Vfork,
     /// Another program was started.
     Exec,
     /// Some other event that was not requested.
@@ -244,6 +248,7 @@ pub(crate) fn decode(code: i32) -> Stop {
         0 if sig == libc::SIGTRAP | 0x80 => Stop::Syscall,
         0 => Stop::Signal(Sig(sig)),
         128 => Stop::Rest,
+        2 => Stop::Vfork,
         3 => Stop::Clone,
         4 => Stop::Exec,
         _ => Stop::Other(code),
@@ -305,6 +310,7 @@ mod tests {
         assert_eq!(decode(libc::SIGSTOP), Stop::Signal(Sig(libc::SIGSTOP)));
         assert_eq!(decode(libc::SIGTRAP | 0x80), Stop::Syscall);
         assert_eq!(decode(libc::SIGTRAP), Stop::Signal(Sig(libc::SIGTRAP)));
+        assert_eq!(decode(libc::SIGTRAP | 2 << 8), Stop::Vfork);
         assert_eq!(decode(libc::SIGTRAP | 3 << 8), Stop::Clone);
         assert_eq!(decode(libc::SIGTRAP | 4 << 8), Stop::Exec);
         assert_eq!(decode(64), Stop::Signal(Sig(64)));

@@ -255,7 +255,7 @@ impl Watched {
                 self.cure();
                 return self.gone_is_ended(ptrace::cont(tid, Some(sig)), "cont");
             }
-            Stop::Syscall | Stop::Clone | Stop::Other(_) => {
+            Stop::Syscall | Stop::Clone | Stop::Vfork | Stop::Other(_) => {
                 return self.gone_is_ended(ptrace::cont(tid, None), "cont");
             }
         }

@@ -1,6 +1,6 @@
 //! Processes that share the target's memory without being its threads.
 
-use crate::guest::{Guest, beside_others, stop, until};
+use crate::guest::{Guest, alone, beside_others, stop, until};
 use std::time::{Duration, Instant};
 use tracee::{Error, Pid, Seized, StopError, preflight};
 
@@ -62,4 +62,38 @@ fn short_sharers_are_waited_for() {
         println!("{kind}: {good} stops, {busy} times busy, {} children", g.word(1));
         assert!(good > 10, "{good}");
     }
+}
+
+/// A thread seized before it enters vfork does not wait there as a tracee: the end of its child would then send a
+/// SIGCHLD that the process ignores.
+#[test]
+fn no_thread_in_vfork_is_traced() {
+    let _alone = alone();
+    let g = Guest::start("states", &["vforks"]);
+    let (mut entered, mut traced) = (0, 0);
+    for _ in 0..20 {
+        until("a vfork", || g.state() == 'D');
+        let since = Instant::now();
+        while g.state() != 'S' {
+            assert!(since.elapsed() < Duration::from_secs(20), "no end of the vfork");
+        }
+        let seized = Seized::seize(&g.process).unwrap();
+        // It enters vfork, as it is not interrupted yet.
+        until("its next vfork", || g.state() != 'S');
+        entered += usize::from(matches!(g.state(), 't' | 'D'));
+        std::thread::scope(|scope| {
+            let stop = scope.spawn(|| seized.stop(Duration::from_millis(10)).map(drop));
+            let mut seen = 0;
+            while !stop.is_finished() {
+                let status = g.process.status().unwrap();
+                seen = if status.state == 'D' && status.tracer_pid != 0 { seen + 1 } else { 0 };
+                traced += usize::from(seen == 2);
+            }
+        });
+        g.progress(0, 1);
+    }
+    println!("{entered} times entered, {traced} times traced there");
+    assert!(entered > 10, "{entered}");
+    // The kernel may have been making the child when the thread was seized.
+    assert!(traced <= 2, "{traced}");
 }
