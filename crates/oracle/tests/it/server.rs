@@ -29,7 +29,7 @@ fn a_server_under_load() {
     let options = if stress() {
         Options { max_functions: 600, max_steps: 20_000, time: Duration::from_secs(600), seed: 1 }
     } else {
-        Options { max_functions: 40, max_steps: 2000, time: Duration::from_secs(25), seed: 1 }
+        Options { max_functions: 40, max_steps: 2000, time: Duration::from_secs(90), seed: 1 }
     };
     let hot = look(pid, "hot functions", &options);
     let mut reports = vec![hot];
