@@ -6,10 +6,8 @@
 //! are user code's, it can run system calls for whet, and it can be resumed without any state to restore. The
 //! thread itself finishes an interrupted call: see `finish`.
 //!
-//! INVARIANT(vfork): a thread that waits in vfork is not a tracee. If it were one when its child ends, the kernel would
-//! deliver a SIGCHLD that the process ignores, to any thread (`sig_ignored()`), and this ends that thread's call. So
-//! threads in vfork are seized when they have left it, and a tracee that enters vfork is detached before it waits. Only
-//! a thread that is seized while the kernel makes its child escapes both.
+//! INVARIANT(vfork): a thread is not a tracee while a vfork of its own is under way: see `vfork`. A tracee that enters
+//! vfork is detached before it waits. Only a thread that is seized while the kernel makes its child escapes this.
 
 use crate::finish::Entering;
 use crate::lend;
@@ -23,6 +21,7 @@ use crate::return_frame::Place;
 use crate::shared::find_sharer;
 use crate::slots::Slot;
 use crate::tally;
+use crate::vfork;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,8 +34,9 @@ pub(crate) struct Group {
     /// Whether another process shared the memory before the stop.
     shared: bool,
     pub(crate) threads: BTreeMap<Tid, Thread>,
-    /// Threads that wait in vfork. They are seized when they leave it.
-    forking: BTreeSet<Tid>,
+    /// Threads whose vfork is under way, and since when each has not been waiting any more. They are seized when it is
+    /// over.
+    forking: BTreeMap<Tid, Option<Instant>>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
     pub(crate) cured: usize,
@@ -90,8 +90,8 @@ const FOR_EACH: Duration = Duration::from_micros(2);
 const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// How often the state letter of a late thread is read.
 const LATE: Duration = Duration::from_millis(2);
-/// How long a process that shares the memory gets to leave it while all threads are stopped. The kernel needs
-/// far less from a vfork parent's release to the child's end or new program.
+/// How long a process that shares the memory gets to leave it while all threads are stopped, and an ending child of
+/// vfork to send its signal. The kernel needs far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
 /// How long the end of a stop waits for interrupted threads that have not come to rest. The first limit is
 /// for threads that wait for a CPU. The second is for threads in an uninterruptible wait, most often for a
@@ -127,7 +127,7 @@ impl Group {
             process,
             shared,
             threads: BTreeMap::new(),
-            forking: BTreeSet::new(),
+            forking: BTreeMap::new(),
             since: None,
             cured: 0,
             exec: false,
@@ -154,11 +154,14 @@ impl Group {
         let may_fork = self.shared || !self.process.can_finish();
         for tid in self.process.threads()? {
             // This order matters: a look at a thread's files costs as much as its stop.
-            if self.threads.contains_key(&tid) || self.forking.contains(&tid) || self.process.is_worker(tid) {
+            if self.threads.contains_key(&tid)
+                || self.forking.contains_key(&tid)
+                || self.process.is_worker(tid)
+            {
                 continue;
             }
-            if may_fork && is_in_vfork(&self.process, tid) {
-                self.forking.insert(tid);
+            if may_fork && vfork::is_under_way(&self.process, tid) {
+                self.forking.insert(tid, None);
                 continue;
             }
             new += usize::from(self.add(tid)?);
@@ -166,13 +169,18 @@ impl Group {
         Ok(new)
     }
 
-    /// Seizes the threads that have left vfork.
+    /// Seizes the threads whose vfork is over.
     fn seize_forked(&mut self) -> Result<(), Error> {
-        let has_left = |tid: &Tid| !self.is_entering_vfork(*tid) && !is_in_vfork(&self.process, *tid);
-        let left: Vec<Tid> = self.forking.iter().copied().filter(has_left).collect();
-        for tid in left {
-            self.forking.remove(&tid);
-            self.add(tid)?;
+        for tid in self.forking.keys().copied().collect::<Vec<_>>() {
+            if self.is_entering_vfork(tid) || vfork::is_waiting(&self.process, tid) {
+                continue;
+            }
+            let child_ends = vfork::is_child_ending(&self.process, tid);
+            let since = self.forking.get_mut(&tid).map(|since| *since.get_or_insert_with(Instant::now));
+            if !child_ends || since.is_none_or(|since| since.elapsed() >= LEAVING) {
+                self.forking.remove(&tid);
+                self.add(tid)?;
+            }
         }
         Ok(())
     }
@@ -245,13 +253,34 @@ impl Group {
         loop {
             let outcome = self.stop_once(Patience { starved, ..patience });
             let Err(StopError::Busy { stuck, waited, .. }) = outcome else { return outcome };
-            let held = if self.process.can_finish() { 0 } else { self.half_done().count() };
+            let held = match self.process.can_finish() {
+                true => 0,
+                false => {
+                    self.wait_for_runnable()?;
+                    self.half_done().count()
+                }
+            };
             if held == 0 || since.elapsed() >= HOLD * patience.blocked {
                 return Err(StopError::Busy { stuck, waited, cut: held });
             }
             starved += patience.starved;
             self.loosen()?;
         }
+    }
+
+    /// Waits until all interrupted threads are at rest, except those in uninterruptible waits. One that waits for a CPU
+    /// may have a half-done transfer.
+    fn wait_for_runnable(&mut self) -> Result<(), Error> {
+        let since = Instant::now();
+        while self.pump()? > 0 && since.elapsed() < SOON {
+            let is_blocked = |tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D');
+            let mut late = self.threads.iter().filter(|(_, t)| t.is_late());
+            if late.all(|(&tid, _)| is_blocked(tid)) {
+                break;
+            }
+            self.nap(true);
+        }
+        Ok(())
     }
 
     /// Returns the threads at rest whose transfers have moved a part.
@@ -367,7 +396,7 @@ impl Group {
     /// Returns the threads that were interrupted and have not come to rest yet, and those in vfork.
     fn late(&self) -> impl Iterator<Item = Tid> {
         let interrupted = self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid);
-        interrupted.chain(self.forking.iter().copied())
+        interrupted.chain(self.forking.keys().copied())
     }
 
     /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
@@ -401,7 +430,7 @@ impl Group {
     /// Returns whether a thread is in a wait that loses nothing by a stop: `pause`, `nanosleep`, `wait4`,
     /// `futex`, `clock_nanosleep`.
     fn waits_patiently(&self, tid: Tid) -> bool {
-        matches!(sleeps_in(&self.process, tid), Some(34 | 35 | 61 | 202 | 230))
+        matches!(self.process.sleeps_in(tid), Some(34 | 35 | 61 | 202 | 230))
     }
 
     /// Seizes and stops any one thread that is fit to run system calls. The threads are tried one after the
@@ -517,7 +546,7 @@ impl Group {
             }
             Stop::Vfork => {
                 self.detach(tid, None);
-                self.forking.insert(tid);
+                self.forking.insert(tid, None);
                 return Ok(());
             }
             Stop::Exec => {
@@ -696,7 +725,8 @@ impl Group {
     /// process ignores would end a call of another thread.
     fn are_all_gone(&self) -> bool {
         let is_gone = |(&tid, t): (&Tid, &Thread)| {
-            t.entering.is_some_and(|e| e.there) || t.entering.is_none() && is_in_vfork(&self.process, tid)
+            t.entering.is_some_and(|e| e.there)
+                || t.entering.is_none() && vfork::is_waiting(&self.process, tid)
         };
         self.threads.iter().all(is_gone)
     }
@@ -797,20 +827,7 @@ impl Group {
 
 /// Returns whether a thread sleeps in a call that may have moved a part of its data.
 fn is_in_transfer(process: &Process, tid: Tid) -> bool {
-    sleeps_in(process, tid).is_some_and(rest::is_transfer)
-}
-
-/// Returns whether a thread waits in the kernel for a child that it has created by vfork. A new thread before its first
-/// instruction shows the same system call, but its wait is interruptible, or a tracer has stopped it.
-fn is_in_vfork(process: &Process, tid: Tid) -> bool {
-    let call = sleeps_in(process, tid);
-    call.is_some_and(|nr| [libc::SYS_vfork, libc::SYS_clone, libc::SYS_clone3].contains(&nr))
-        && process.thread_status(tid).is_ok_and(|s| s.state == 'D')
-}
-
-/// Returns the number of the system call in which a thread sleeps.
-fn sleeps_in(process: &Process, tid: Tid) -> Option<i64> {
-    process.text(&format!("task/{tid}/syscall")).ok()?.split(' ').next()?.parse().ok()
+    process.sleeps_in(tid).is_some_and(rest::is_transfer)
 }
 
 impl Drop for Group {

@@ -52,6 +52,7 @@ mod stop;
 mod tally;
 mod tracer;
 mod twin;
+mod vfork;
 mod watchdog;
 mod watched;
 

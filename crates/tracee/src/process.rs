@@ -257,6 +257,11 @@ impl Process {
         }
     }
 
+    /// Returns the number of the system call in which a thread sleeps.
+    pub(crate) fn sleeps_in(&self, tid: Tid) -> Option<i64> {
+        self.text(&format!("task/{tid}/syscall")).ok()?.split(' ').next()?.parse().ok()
+    }
+
     /// Returns its threads at this moment, in ascending order. Threads that have ended but are not reaped are
     /// included.
     ///
@@ -550,6 +555,17 @@ fn under(dir: &File, name: &str) -> PathBuf {
 
 /// The field of a `stat` that holds a thread's flags.
 const FLAGS: usize = 9;
+
+/// Returns a file of a process as text, empty if there is none.
+pub(crate) fn proc_text(pid: i32, name: &str) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Returns the state letter in a `stat`; `?` for an empty text.
+pub(crate) fn state(stat: &str) -> char {
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
+}
 
 /// `PF_EXITING`: the thread is about to give up its memory, or has. It becomes a zombie later and keeps the
 /// flag.

@@ -22,7 +22,9 @@
 //! the same mappings counts as a sharer. This misses no sharer, but a child by plain `fork` may look the
 //! same.
 
-use crate::process::{TICKS_PER_SECOND, has_memory, is_kernel_worker, start_time_now, stat_field};
+use crate::process::{
+    TICKS_PER_SECOND, has_memory, is_kernel_worker, proc_text, start_time_now, stat_field, state,
+};
 use crate::{Error, Pid, Process, Stuck, Tid};
 use std::collections::BTreeSet;
 use std::fs;
@@ -238,16 +240,6 @@ fn sharer(process: &Process, pid: i32, certain: bool) -> Sharer {
     let ticks = born.map(|t| t.unwrap_or(u64::MAX)).into_iter().max().unwrap_or(u64::MAX);
     let age = start_time_now().saturating_sub(ticks);
     Sharer { pid: Pid(pid), age: Duration::from_millis(age * (1000 / TICKS_PER_SECOND)), certain }
-}
-
-fn proc_text(pid: i32, name: &str) -> String {
-    let bytes = fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Returns the state letter in a `stat`.
-fn state(stat: &str) -> char {
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn a_first_stop_that_is_given_up_is_not_felt() {
         }
     }
     eprintln!("{short} short writes in {processes} processes");
-    // With each stop that is given up, all six writes were short once. A few are still: see docs/stops.md.
+    // With each stop that is given up, all six writes were short once. One may be still: see docs/stops.md.
     assert!(short <= 1 + processes / 20, "{short} short writes in {processes} processes");
 }
 
