@@ -6,8 +6,9 @@
 //! are user code's, it can run system calls for whet, and it can be resumed without any state to restore. The
 //! thread itself finishes an interrupted call: see `finish`.
 //!
-//! INVARIANT(vfork): a thread is not a tracee while a vfork of its own is under way: see `vfork`. A tracee that enters
-//! vfork is detached before it waits. Only a thread that is seized while the kernel makes its child escapes this.
+//! INVARIANT(vfork): in the first stops of a process, a thread is not a tracee while a vfork of its own is under way:
+//! see `vfork`. A tracee that enters vfork is detached before it waits. This escapes a thread that is seized while the
+//! kernel makes its child, a child that takes long to end, and `stop_one`.
 
 use crate::finish::Entering;
 use crate::lend;
@@ -34,8 +35,8 @@ pub(crate) struct Group {
     /// Whether another process shared the memory before the stop.
     shared: bool,
     pub(crate) threads: BTreeMap<Tid, Thread>,
-    /// Threads whose vfork is under way, and since when each has not been waiting any more. They are seized when it is
-    /// over.
+    /// Threads whose vfork is under way, and when this try of a stop first saw each not waiting. They are seized when it
+    /// is over.
     forking: BTreeMap<Tid, Option<Instant>>,
     /// Set when the first thread is interrupted.
     since: Option<Instant>,
@@ -57,8 +58,9 @@ pub(crate) struct Thread {
     entering: Option<Entering>,
     /// The thread has not been interrupted yet, since that would end its transfer early.
     spared: bool,
-    /// The thread that has created this one by vfork, and waits for it when this one is resumed.
-    awaited_by: Option<Tid>,
+    /// The thread that has created this one by vfork, and when this was seen. It waits for this one when this one is
+    /// resumed.
+    awaited_by: Option<(Tid, Instant)>,
 }
 
 const NEW: Thread =
@@ -93,7 +95,8 @@ const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped, and an ending child of
 /// vfork to send its signal. The kernel needs far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
-/// How long the end of a stop waits for interrupted threads that have not come to rest. The first limit is
+/// How long the end of a stop waits for interrupted threads that have not come to rest, and at most a child of vfork
+/// until its parent waits. The first limit is
 /// for threads that wait for a CPU. The second is for threads in an uninterruptible wait, most often for a
 /// page of memory.
 const SOON: Duration = Duration::from_secs(1);
@@ -176,8 +179,9 @@ impl Group {
                 continue;
             }
             let child_ends = vfork::is_child_ending(&self.process, tid);
-            let since = self.forking.get_mut(&tid).map(|since| *since.get_or_insert_with(Instant::now));
-            if !child_ends || since.is_none_or(|since| since.elapsed() >= LEAVING) {
+            let seen = self.forking.get_mut(&tid).map(|seen| *seen.get_or_insert_with(Instant::now));
+            // A thread that makes one child after the other would never be seen without one that ends.
+            if !child_ends || seen.is_none_or(|seen| seen.elapsed() >= LEAVING) {
                 self.forking.remove(&tid);
                 self.add(tid)?;
             }
@@ -256,7 +260,7 @@ impl Group {
             let held = match self.process.can_finish() {
                 true => 0,
                 false => {
-                    self.wait_for_runnable()?;
+                    self.wait_for_runnable(patience)?;
                     self.half_done().count()
                 }
             };
@@ -268,19 +272,23 @@ impl Group {
         }
     }
 
-    /// Waits until all interrupted threads are at rest, except those in uninterruptible waits. One that waits for a CPU
-    /// may have a half-done transfer.
-    fn wait_for_runnable(&mut self) -> Result<(), Error> {
+    /// Waits until all interrupted threads that wait for a CPU are at rest: they may have half-done transfers.
+    fn wait_for_runnable(&mut self, patience: Patience) -> Result<(), Error> {
         let since = Instant::now();
-        while self.pump()? > 0 && since.elapsed() < SOON {
-            let is_blocked = |tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D');
-            let mut late = self.threads.iter().filter(|(_, t)| t.is_late());
-            if late.all(|(&tid, _)| is_blocked(tid)) {
-                break;
+        let mut watch = Starvation::default();
+        loop {
+            self.pump()?;
+            self.drop_dead_leader();
+            let late: Vec<Tid> =
+                self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid).collect();
+            let runnable = late.into_iter().filter(|&tid| self.runs(tid)).collect::<Vec<_>>();
+            let waited = since.elapsed();
+            let blocked = watch.blocked_for(&self.process, runnable.iter().copied(), waited);
+            if runnable.is_empty() || blocked >= patience.blocked || waited >= patience.starved {
+                return Ok(());
             }
             self.nap(true);
         }
-        Ok(())
     }
 
     /// Returns the threads at rest whose transfers have moved a part.
@@ -312,6 +320,7 @@ impl Group {
         }
         let since = Instant::now();
         self.since = Some(since);
+        self.forking.values_mut().for_each(|seen| *seen = None);
         for (&tid, t) in &self.threads {
             if t.resting.is_none() && !t.spared {
                 self.interrupt(tid)?;
@@ -332,7 +341,7 @@ impl Group {
                 if self.interrupt_spared()? {
                     continue;
                 }
-                if !self.is_complete() && self.seize_new()? > 0 {
+                if !self.is_complete() && (self.seize_new()? > 0 || !self.forking.is_empty()) {
                     continue;
                 }
                 let Some((tid, _)) = self.resting().next() else {
@@ -535,7 +544,8 @@ impl Group {
         let signal = match stop {
             Stop::Rest => {
                 let thread = self.threads.get(&tid);
-                if thread.and_then(|t| t.awaited_by).is_some_and(|parent| self.runs(parent)) {
+                let awaited_by = thread.and_then(|t| t.awaited_by);
+                if awaited_by.is_some_and(|(parent, seen)| self.runs(parent) && seen.elapsed() < SOON) {
                     // Resumed when its parent waits: then a look at the parent shows where it is.
                 } else if thread.is_some_and(|t| t.dismissed) {
                     self.let_go(tid);
@@ -569,6 +579,7 @@ impl Group {
         // Any stop consumes a pending interruption.
         if self.since.is_some() {
             self.interrupt(tid)?;
+            self.threads.entry(tid).and_modify(|t| t.spared = false);
         }
         self.alive(tid, "cont", ptrace::cont(tid, signal)).map(|_| ())
     }
@@ -578,7 +589,7 @@ impl Group {
         let message = self.alive(by, "geteventmsg", ptrace::event_message(by))?;
         if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
             let dismissed = !self.process.file(&format!("task/{new}")).exists();
-            let awaited_by = (stop == Stop::Vfork).then_some(by);
+            let awaited_by = (stop == Stop::Vfork).then(|| (by, Instant::now()));
             self.threads.entry(new).or_insert(Thread { dismissed, awaited_by, ..NEW });
         }
         Ok(())
@@ -587,7 +598,7 @@ impl Group {
     /// Returns whether a thread was detached on its way into vfork and does not wait there yet: its child is still a
     /// tracee.
     fn is_entering_vfork(&self, tid: Tid) -> bool {
-        self.threads.values().any(|t| t.awaited_by == Some(tid))
+        self.threads.values().any(|t| t.awaited_by.is_some_and(|(parent, _)| parent == tid))
     }
 
     /// Returns whether a thread runs or waits for a CPU.
@@ -720,12 +731,12 @@ impl Group {
         true
     }
 
-    /// Returns whether all threads need only the end of the tracing thread. Among these are threads in `vfork`, which
-    /// no interruption ends early. If one of them were still a tracee when its child ends, the SIGCHLD that the
-    /// process ignores would end a call of another thread.
+    /// Returns whether all threads need only the end of the tracing thread. Among these are threads that were not
+    /// interrupted, and threads in vfork, which no interruption ends early.
     fn are_all_gone(&self) -> bool {
         let is_gone = |(&tid, t): (&Tid, &Thread)| {
-            t.entering.is_some_and(|e| e.there)
+            t.spared
+                || t.entering.is_some_and(|e| e.there)
                 || t.entering.is_none() && vfork::is_waiting(&self.process, tid)
         };
         self.threads.iter().all(is_gone)
@@ -733,7 +744,8 @@ impl Group {
 
     /// Returns whether all threads that have not come to rest are in uninterruptible waits.
     fn stuck_for_long(&self) -> bool {
-        self.threads.keys().all(|&tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D'))
+        let is_stuck = |tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D');
+        self.threads.iter().all(|(&tid, t)| t.spared || is_stuck(tid))
     }
 
     /// Returns whether the process is a child of this process.
@@ -801,8 +813,6 @@ impl Group {
 
     /// Resumes every thread at rest.
     pub(crate) fn release(&mut self) -> StopReport {
-        // They were never interrupted: the end of the tracing thread is enough.
-        self.threads.retain(|_, t| !t.spared);
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
         self.finish_transfers();
         // Next come threads in no unfinished call: room for the rest of a call takes a thread at rest some

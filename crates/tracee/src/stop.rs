@@ -10,8 +10,8 @@ use addr::Avma;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Every thread is seized and runs. Call [`Seized::stop`] at once; signals and new threads wait until then.
-/// When dropped, it releases all threads.
+/// Every thread is seized and runs. Call [`Seized::stop`] at once; signals, new threads and new children of vfork
+/// wait until then. When dropped, it releases all threads.
 #[derive(Debug)]
 #[must_use]
 pub struct Seized<'p> {

@@ -81,8 +81,8 @@ pub fn table(columns: &[Column], unit: &str) -> Option<Table> {
     ];
     (!rows.is_empty()).then(|| Table {
         title: format!("Absolute figures: {unit} per second"),
-        note: "Medians of the windows, 95% intervals. Gains above 1 are for whet. The runs did not share a machine's \
-               moment: what drifts between them is in this comparison, though not in the gains."
+        note: "Medians of the windows, 95% intervals. Gains above 1 are for whet. The runs took place at \
+               different times: the drift from run to run is in this comparison, though not in the gains."
             .to_owned(),
         columns,
         rows,

@@ -17,7 +17,7 @@ pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     grouped(points, load).iter().filter_map(|(title, group)| chart(title, group, unit, names)).collect()
 }
 
-/// Returns the points whose throughput tells something of the server: a fixed rate is the same for all.
+/// Returns the points whose throughput depends on the server: at a fixed rate, it is the same for all.
 fn comparable(points: &[Point]) -> impl Iterator<Item = &Point> {
     points.iter().filter(|p| !p.sides.is_empty() && p.rate.is_none())
 }
@@ -58,7 +58,7 @@ pub fn table(points: &[Point], unit: &str, names: [&str; 2], seed: u64) -> Optio
     (!rows.is_empty()).then(|| Table {
         title: "How the servers differ".to_owned(),
         note: format!(
-            "Ratios of medians, 95% intervals, each server resampled by itself; what drifts between servers is in them. {}",
+            "Ratios of medians, 95% intervals. Each server is resampled by itself, so the intervals do not cover the drift from one server's run to the next. {}",
             sentences.join(" ")
         ),
         columns: vec![
@@ -102,8 +102,8 @@ fn chart(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Option<
     let (across, series) = drawn(&all, false);
     Some(Chart {
         title: format!("Servers side by side, {title}: {unit} per second"),
-        note: "Medians of the windows, 95% intervals. The axis begins at zero. The servers ran one after the other: what drifts between them \
-               is in this comparison, though not in that of the sides."
+        note: "Medians of the windows, 95% intervals. The axis begins at zero. The servers ran one after the other, so the drift from \
+               run to run is in this comparison, though not in that of the sides."
             .to_owned(),
         option: json!({ "xAxis": across, "yAxis": charts::axis(&format!("{unit}/s"), true), "series": series }),
     })
