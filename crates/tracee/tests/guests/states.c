@@ -17,10 +17,11 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-static volatile unsigned long count;
+static volatile unsigned long count, children;
+static int full[2];
 static void *counter(void *p) { for (;;) { count++; __asm__ volatile("pause"); } }
 static void ready(void) {
-  printf("READY %p\n", &count);
+  printf("READY %p %p\n", &count, &children);
   fflush(stdout);
 }
 // Gives the page for which the main thread waits after a while.
@@ -30,6 +31,25 @@ static void *provider(void *fd) {
   usleep(1500000);
   struct uffdio_zeropage zero = {{fault.arg.pagefault.address & -4096ul, 4096}, 0, 0};
   if (ioctl((int)(long)fd, UFFDIO_ZEROPAGE, &zero)) abort();
+  return 0;
+}
+// Writes more than the pipe holds, and makes children afterwards.
+static void *makes_children(void *p) {
+  static char much[300000];
+  if (write(full[1], much, sizeof much) < 0) abort();
+  for (;; children++) {
+    pid_t child = vfork();
+    if (child == 0) _exit(0);
+    waitpid(child, 0, 0);
+    usleep(10000);
+  }
+}
+// Lets the write go on after a while.
+static void *reads(void *p) {
+  char some[4096];
+  usleep(700000);
+  while (read(full[0], some, sizeof some) > 0) {
+  }
   return 0;
 }
 // The guest ends with the test.
@@ -81,6 +101,9 @@ int main(int argc, char **argv) {
     if (ioctl(fd, UFFDIO_REGISTER, &all)) abort();
     pthread_t other;
     pthread_create(&other, 0, provider, (void *)fd);
+    if (pipe(full)) abort();
+    pthread_create(&other, 0, makes_children, 0);
+    pthread_create(&other, 0, reads, 0);
     ready();
     char byte = 1;
     struct iovec own = {&byte, 1}, its = {page, 1};

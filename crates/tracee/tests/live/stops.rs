@@ -367,6 +367,7 @@ fn a_tracer_stays_until_an_uninterruptible_wait_ends() {
     let other = Command::new(exe)
         .args(["--exact", "stops::not_the_parent"])
         .env("TRACEE_NO_CHILD", g.pid().to_string())
+        .env("TRACEE_CHILDREN", g.words[1].to_string())
         .output()
         .unwrap();
     assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stdout));
@@ -390,6 +391,10 @@ fn not_the_parent() {
     tracee::preflight(pid).unwrap();
     let again = stop_for(&p, Duration::from_millis(20)).unwrap_err();
     assert!(matches!(again, StopError::Busy { .. }), "{again}");
+    assert_ne!(p.status().unwrap().tracer_pid, 0);
+    // Meanwhile a thread that was in a transfer, and so was not interrupted, can make children.
+    let children = Avma(std::env::var("TRACEE_CHILDREN").unwrap().parse().unwrap());
+    until("children", || p.u64(children).unwrap() >= 3);
     assert_ne!(p.status().unwrap().tracer_pid, 0);
     until("end of the tracing", || p.status().unwrap().tracer_pid == 0);
     assert_ne!(p.status().unwrap().state, 'D');
