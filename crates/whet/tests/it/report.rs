@@ -181,7 +181,8 @@ fn a_page_that_needs_nothing_else() {
     let program = scratch("a<b>&'\"{{x}}-\x1b[2J-");
     copy(&build("cases.c"), &program);
     let guest = optimized(&program);
-    let page = scratch("page.html");
+    // Without its suffix, the browser may show the page as plain text.
+    let page = scratch("page").with_extension("html");
     let measured = scratch("measured.json");
     let gain = json!({
         "pid": 1, "steady": false, "work": {"kind": "mysql", "what": "queries <i>"},

@@ -62,7 +62,9 @@ class Browser:
 
     def open(self, url: str) -> None:
         """Loads a page. The loader's id distinguishes its load from that of the page before."""
-        loader = self.ask("Page.navigate", url=url)["loaderId"]
+        answer = self.ask("Page.navigate", url=url)
+        assert "errorText" not in answer, answer
+        loader = answer["loaderId"]
         while not any(
             e.get("method") == "Page.lifecycleEvent" and e["params"]["name"] == "load" and e["params"]["loaderId"] == loader
             for e in self.events
@@ -77,9 +79,10 @@ class Browser:
         for _ in range(1000):
             colour = self.value("getComputedStyle(document.body).backgroundColor")
             if colour.startswith("rgb("):
-                break
+                return [int(n) for n in colour[4:-1].split(",")]
             time.sleep(0.01)
-        return [int(n) for n in colour[4:-1].split(",")]
+        shown = self.value("`${document.URL}, ${document.readyState}: ${document.documentElement.outerHTML.slice(0, 1000)}`")
+        raise AssertionError(f"the page's colour is {colour}: {shown}")
 
 
 def complaints(events: list) -> list:
