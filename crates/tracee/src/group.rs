@@ -26,7 +26,8 @@ use crate::vfork;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct Group {
     pub(crate) reclaimed: bool,
     /// The place for the return frame of a thread at rest that has run a system call.
     pub(crate) place: Option<(Tid, Place)>,
+    /// How many times a seize has begun or ended: odd during one.
+    pub(crate) seizes: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -136,6 +139,7 @@ impl Group {
             exec: false,
             reclaimed: false,
             place: None,
+            seizes: Arc::default(),
         }
     }
 
@@ -208,7 +212,10 @@ impl Group {
         // A tracer that ends releases its threads one by one, so a thread found traced may not be any more.
         let mut again = true;
         loop {
-            let source = match ptrace::seize(tid, options) {
+            self.seizes.fetch_add(1, Ordering::Relaxed);
+            let seized = ptrace::seize(tid, options);
+            self.seizes.fetch_add(1, Ordering::Relaxed);
+            let source = match seized {
                 // An id may mean a thread of another process since the list was read. The thread is only
                 // seized, not stopped: the end of the tracing thread frees it.
                 Ok(()) => return Ok(self.process.file(&format!("task/{tid}")).exists()),

@@ -6,24 +6,35 @@
 //!
 //! The thread ends when every interrupted thread has come to rest and been resumed. If that takes long, the
 //! thread lingers.
+//!
+//! A thread of the target that executes a program ends all others, and waits in the kernel until their tracer has
+//! reaped them (`de_thread()`). Until then, a seize of any thread of the target waits too (`cred_guard_mutex`), and
+//! the tracing thread would reap nothing. So while a seize lasts, the thread that waits for the tracing thread reaps.
 
 use crate::group::Group;
 use crate::linger;
 use crate::priority::Raised;
-use crate::{Error, Process};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use crate::{Error, Process, ptrace};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 type Job = Box<dyn FnOnce(&mut Group) + Send>;
 
 /// The name of tracing threads, by which another whet recognizes them.
 pub(crate) const TRACER_NAME: &str = "whet-tracer";
 
+/// A seize that lasts longer than this, or twice this, waits for an execution. Others take some microseconds.
+const LONG_SEIZE: Duration = Duration::from_millis(5);
+
 /// A handle to the thread. When it is dropped, all threads that can be are resumed, and the thread has ended
 /// or lingers.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     process: Process,
+    seizes: Arc<AtomicU64>,
     jobs: Option<Sender<Job>>,
     /// Receives a message when the thread lingers; closed when it will not linger any more.
     lingers: Receiver<()>,
@@ -33,7 +44,7 @@ pub(crate) struct Tracer {
 impl Tracer {
     /// Starts a thread for `group`.
     pub(crate) fn start(group: Group) -> Result<Self, Error> {
-        let process = group.process.clone();
+        let (process, seizes) = (group.process.clone(), Arc::clone(&group.seizes));
         let (jobs, inbox) = channel::<Job>();
         let (lingering, lingers) = channel();
         let body = move || {
@@ -54,7 +65,7 @@ impl Tracer {
         };
         let thread = std::thread::Builder::new().name(TRACER_NAME.into()).spawn(body);
         let thread = Some(thread.map_err(|_| Error::TracerLost)?);
-        Ok(Self { process, jobs: Some(jobs), lingers, thread })
+        Ok(Self { process, seizes, jobs: Some(jobs), lingers, thread })
     }
 
     /// Runs a job in the thread. If it fails because the process has ended, the error is [`Error::Gone`].
@@ -77,7 +88,30 @@ impl Tracer {
             let _ = answer.send(r);
         });
         self.jobs.as_ref().ok_or(Error::TracerLost)?.send(job).map_err(|_| Error::TracerLost)?;
-        result.recv().map_err(|_| Error::TracerLost)
+        let mut last = 0;
+        loop {
+            match result.recv_timeout(LONG_SEIZE) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::TracerLost),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = self.seizes.load(Ordering::Relaxed);
+            if now % 2 == 1 && now == last {
+                self.reap_dead();
+            }
+            last = now;
+        }
+    }
+
+    /// Reaps the threads that have ended, except the first thread, which an execution does not wait for.
+    fn reap_dead(&self) {
+        for tid in self.process.threads().unwrap_or_default() {
+            let has_ended = || self.process.thread_status(tid).is_ok_and(|s| s.is_ending());
+            // A wait for a thread that lives would take the report of its next stop.
+            if tid.0 != self.process.pid().0 && has_ended() {
+                ptrace::reap(tid);
+            }
+        }
     }
 }
 

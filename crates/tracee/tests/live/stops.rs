@@ -3,6 +3,7 @@
 use crate::guest::{Guest, alone, stop, stop_and_go, until};
 use addr::{Avma, ReadMemory};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tracee::{Error, Process, Seized, StopError, Tid};
 
@@ -425,6 +426,48 @@ fn exec_and_end_give_named_errors() {
     assert!(matches!(Seized::seize(&g.process), Err(Error::Gone(_))));
     let gone = tracee::with_one_stopped(&g.process, |r| r.syscall(libc::SYS_getpid, [0; 6]));
     assert!(matches!(gone, Err(Error::Gone(_))));
+}
+
+/// A thread that executes a program waits, in the kernel, until a tracer has reaped the threads that it ended. Seizing
+/// one of them waits for the same execution.
+#[test]
+fn an_exec_of_many_threads_goes_on() {
+    let _alone = alone();
+    let mut g = Guest::start("execs", &[]);
+    let pid = g.pid();
+    let number = || {
+        let line = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.0)).unwrap();
+        line.split('\0').nth(1).and_then(|n| n.parse::<u32>().ok())
+    };
+    let end = AtomicBool::new(false);
+    let (first, mut stops) = (number(), 0);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut last, mut seen) = (None, Instant::now());
+            while !end.load(Ordering::Relaxed) {
+                match number() {
+                    now if now != last => (last, seen) = (now, Instant::now()),
+                    _ if seen.elapsed() > Duration::from_secs(5) => {
+                        g.child.kill().unwrap();
+                        return false;
+                    }
+                    _ => {}
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            true
+        });
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(10) && !watcher.is_finished() {
+            let Ok(p) = Process::open(pid) else { continue };
+            stops += usize::from(stop_for(&p, Duration::from_millis(50)).is_ok());
+            let _ = tracee::with_one_stopped(&p, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+        }
+        end.store(true, Ordering::Relaxed);
+        assert!(watcher.join().unwrap(), "the exec did not go on");
+    });
+    println!("{stops} stops, executed {first:?} to {:?}", number());
+    assert!(stops > 10, "{stops}");
 }
 
 /// Works on a process until it ends. Returns the first failure.
