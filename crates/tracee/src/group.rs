@@ -16,6 +16,7 @@ use crate::linger::make_way;
 use crate::patience::{Patience, Starvation};
 use crate::preflight::{held_by, is_tracer_ending};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, TRACE_VFORK, Wait};
+use crate::reaper;
 use crate::rest::{self, Rest};
 use crate::restart::cure;
 use crate::return_frame::Place;
@@ -24,6 +25,7 @@ use crate::slots::Slot;
 use crate::tally;
 use crate::vfork;
 use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
+use addr::ReadMemory;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -351,9 +353,10 @@ impl Group {
                 if !self.is_complete() && (self.seize_new()? > 0 || !self.forking.is_empty()) {
                     continue;
                 }
-                let Some((tid, _)) = self.resting().next() else {
+                let Some((tid, regs)) = self.resting().next() else {
                     return Err(Error::Gone(pid).into());
                 };
+                self.check_program(&regs)?;
                 let Some(sharer) = find_sharer(&self.process, tid)? else {
                     return Ok(self.resting().collect());
                 };
@@ -370,6 +373,7 @@ impl Group {
             if waited >= late {
                 late = waited + LATE;
                 self.drop_dead_leader();
+                reaper::reap(&self.process, self.resting().map(|(tid, _)| tid));
             }
             if running > 0
                 && (watch.blocked_for(&self.process, self.late(), waited) >= patience.blocked
@@ -381,6 +385,16 @@ impl Group {
             let lends = waited >= LATE / 4 && running > before / 4 * 3;
             before = running;
             self.nap(lends);
+        }
+    }
+
+    /// Checks that a thread at rest runs the program that was opened: a thread that is seized after an execution reports
+    /// none. Its instruction and its stack are in memory, and that of a former program cannot be read any more.
+    fn check_program(&self, regs: &Regs) -> Result<(), Error> {
+        let is_there = |at| self.process.read(at, &mut [0]).is_ok();
+        match is_there(regs.ip()) || is_there(regs.sp()) {
+            true => Ok(()),
+            false => Err(Error::Exec(self.process.pid())),
         }
     }
 
@@ -482,6 +496,7 @@ impl Group {
             for (tid, regs) in rested {
                 let dispatches = ptrace::dispatches_syscalls(tid);
                 if !dispatches && Place::of(&self.process, tid, &regs).is_some() {
+                    self.check_program(&regs)?;
                     self.dismiss_all_but(tid);
                     return Ok(tid);
                 }
@@ -728,6 +743,7 @@ impl Group {
             if waited >= late {
                 late = waited + LATE;
                 self.drop_dead_leader();
+                self.reap();
                 let limit = if self.stuck_for_long() { SOON_STUCK } else { SOON };
                 if waited >= limit {
                     return false;
@@ -763,13 +779,23 @@ impl Group {
     /// Continues [`Group::wind_down`] until all threads are resumed, `end` is set or a minute has passed.
     pub(crate) fn linger(&mut self, end: &AtomicBool) {
         let since = Instant::now();
+        let mut late = LATE;
         while !self.are_all_gone() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
             self.drop_dead_leader();
+            if since.elapsed() >= late {
+                late = since.elapsed() + LATE;
+                self.reap();
+            }
             if !self.see_off() {
                 break;
             }
             std::thread::sleep(LINGER_NAP);
         }
+    }
+
+    /// Reaps threads that have ended, those that were resumed included.
+    fn reap(&self) {
+        reaper::reap(&self.process, self.process.threads().unwrap_or_default());
     }
 
     /// Resumes threads that have come to rest, new threads as well. Returns false if the kernel should do the

@@ -36,6 +36,7 @@ mod preflight;
 mod priority;
 mod process;
 mod ptrace;
+mod reaper;
 mod regs;
 mod remote;
 mod rest;

@@ -7,14 +7,12 @@
 //! The thread ends when every interrupted thread has come to rest and been resumed. If that takes long, the
 //! thread lingers.
 //!
-//! A thread of the target that executes a program ends all others, and waits in the kernel until their tracer has
-//! reaped them (`de_thread()`). Until then, a seize of any thread of the target waits too (`cred_guard_mutex`), and
-//! the tracing thread would reap nothing. So while a seize lasts, the thread that waits for the tracing thread reaps.
+//! While a seize waits for an execution (see `reaper`), the thread that waits for the tracing thread reaps.
 
 use crate::group::Group;
 use crate::linger;
 use crate::priority::Raised;
-use crate::{Error, Process, ptrace};
+use crate::{Error, Process, reaper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -97,20 +95,9 @@ impl Tracer {
             }
             let now = self.seizes.load(Ordering::Relaxed);
             if now % 2 == 1 && now == last {
-                self.reap_dead();
+                reaper::reap(&self.process, self.process.threads().unwrap_or_default());
             }
             last = now;
-        }
-    }
-
-    /// Reaps the threads that have ended, except the first thread, which an execution does not wait for.
-    fn reap_dead(&self) {
-        for tid in self.process.threads().unwrap_or_default() {
-            let has_ended = || self.process.thread_status(tid).is_ok_and(|s| s.is_ending());
-            // A wait for a thread that lives would take the report of its next stop.
-            if tid.0 != self.process.pid().0 && has_ended() {
-                ptrace::reap(tid);
-            }
         }
     }
 }

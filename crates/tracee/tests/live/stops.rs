@@ -1,11 +1,10 @@
 //! Stops of all threads, under all conditions that make them hard.
 
 use crate::guest::{Guest, alone, stop, stop_and_go, until};
-use addr::{Avma, ReadMemory};
+use addr::{Avma, AvmaRange, ReadMemory};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tracee::{Error, Process, Seized, StopError, Tid};
+use tracee::{Error, Pid, Process, Seized, StopError, Tid};
 
 #[test]
 fn a_thousand_stops_during_thread_creation() {
@@ -384,7 +383,7 @@ fn stop_for(p: &Process, deadline: Duration) -> Result<(), StopError> {
 #[test]
 fn not_the_parent() {
     let Ok(pid) = std::env::var("TRACEE_NO_CHILD") else { return };
-    let pid = tracee::Pid(pid.parse().unwrap());
+    let pid = Pid(pid.parse().unwrap());
     let p = Process::open(pid).unwrap();
     assert!(matches!(stop_for(&p, Duration::from_millis(20)), Err(StopError::Busy { .. })));
     // A tracer that stays is no obstacle for a next stop.
@@ -428,46 +427,74 @@ fn exec_and_end_give_named_errors() {
     assert!(matches!(gone, Err(Error::Gone(_))));
 }
 
+/// Stops a process for a while, again and again, whatever program it executes. Returns the number of stops, at least
+/// one.
+fn stop_again_and_again(pid: Pid, time: Duration) -> usize {
+    let since = Instant::now();
+    let mut stops = 0;
+    while stops == 0 || since.elapsed() < time {
+        let Ok(p) = Process::open(pid) else { continue };
+        if let Ok(stopped) =
+            Seized::seize(&p).map_err(StopError::from).and_then(|s| s.stop(Duration::from_millis(50)))
+        {
+            // The process that was opened was stopped, not the next program.
+            let regs = stopped.regs(stopped.threads()[0]).unwrap();
+            p.bytes(AvmaRange::with_len(regs.ip(), 1)).unwrap();
+            stops += 1;
+        }
+        let _ = tracee::with_one_stopped(&p, |r| r.syscall(libc::SYS_getpid, [0; 6]));
+    }
+    stops
+}
+
+/// Not a test by itself: stops a process that this program did not start.
+#[test]
+fn stops_by_another() {
+    let Ok(pid) = std::env::var("TRACEE_EXECS") else { return };
+    println!("{} stops", stop_again_and_again(Pid(pid.parse().unwrap()), Duration::from_secs(3)));
+}
+
 /// A thread that executes a program waits, in the kernel, until a tracer has reaped the threads that it ended. Seizing
 /// one of them waits for the same execution.
 #[test]
 fn an_exec_of_many_threads_goes_on() {
     let _alone = alone();
-    let mut g = Guest::start("execs", &[]);
-    let pid = g.pid();
-    let number = || {
-        let line = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.0)).unwrap();
-        line.split('\0').nth(1).and_then(|n| n.parse::<u32>().ok())
-    };
-    let end = AtomicBool::new(false);
-    let (first, mut stops) = (number(), 0);
-    std::thread::scope(|scope| {
-        let watcher = scope.spawn(|| {
-            let (mut last, mut seen) = (None, Instant::now());
-            while !end.load(Ordering::Relaxed) {
-                match number() {
-                    now if now != last => (last, seen) = (now, Instant::now()),
-                    _ if seen.elapsed() > Duration::from_secs(5) => {
-                        g.child.kill().unwrap();
-                        return false;
-                    }
-                    _ => {}
+    for by_another in [false, true] {
+        let mut g = Guest::start("execs", &[]);
+        let pid = g.pid();
+        let number = || {
+            let line = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.0)).unwrap();
+            line.split('\0').nth(1).and_then(|n| n.parse::<u32>().ok())
+        };
+        std::thread::scope(|scope| {
+            let stops = scope.spawn(|| {
+                if !by_another {
+                    return stop_again_and_again(pid, Duration::from_secs(3));
+                }
+                let mut other = Command::new(std::env::current_exe().unwrap());
+                other
+                    .args(["--exact", "stops::stops_by_another", "--nocapture"])
+                    .env("TRACEE_EXECS", pid.0.to_string());
+                let said = String::from_utf8(other.output().unwrap().stdout).unwrap();
+                let stops = said.lines().find_map(|l| l.strip_suffix(" stops")?.parse().ok());
+                stops.expect(&said)
+            });
+            let (mut last, mut seen, mut longest) = (None, Instant::now(), Duration::ZERO);
+            while !stops.is_finished() {
+                let now = number();
+                longest = longest.max(seen.elapsed());
+                if now.is_some() && now != last {
+                    (last, seen) = (now, Instant::now());
+                } else if seen.elapsed() > Duration::from_secs(20) {
+                    g.child.kill().unwrap();
+                    panic!("the exec did not go on");
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-            true
+            let stops = stops.join().unwrap();
+            println!("{stops} stops, {last:?} executions, the longest wait between two {longest:?}");
         });
-        let since = Instant::now();
-        while since.elapsed() < Duration::from_secs(10) && !watcher.is_finished() {
-            let Ok(p) = Process::open(pid) else { continue };
-            stops += usize::from(stop_for(&p, Duration::from_millis(50)).is_ok());
-            let _ = tracee::with_one_stopped(&p, |r| r.syscall(libc::SYS_getpid, [0; 6]));
-        }
-        end.store(true, Ordering::Relaxed);
-        assert!(watcher.join().unwrap(), "the exec did not go on");
-    });
-    println!("{stops} stops, executed {first:?} to {:?}", number());
-    assert!(stops > 10, "{stops}");
+    }
 }
 
 /// Works on a process until it ends. Returns the first failure.
@@ -521,7 +548,7 @@ fn an_end_at_any_moment_is_reported_as_gone() {
 fn victim() {
     let Ok(pid) = std::env::var("TRACEE_VICTIM") else { return };
     let (pid, how) = pid.split_once(' ').unwrap();
-    let p = Process::open(tracee::Pid(pid.parse().unwrap())).unwrap();
+    let p = Process::open(Pid(pid.parse().unwrap())).unwrap();
     match how {
         "stand" => {
             let _stopped = stop(&p).unwrap();
