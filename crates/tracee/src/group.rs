@@ -100,10 +100,9 @@ const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped, and an ending child of
 /// vfork to send its signal. The kernel needs far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
-/// How long the end of a stop waits for interrupted threads that have not come to rest, and at most a child of vfork
-/// until its parent waits. The first limit is
-/// for threads that wait for a CPU. The second is for threads in an uninterruptible wait, most often for a
-/// page of memory.
+/// How long the end of a stop waits for interrupted threads that have not come to rest. The first limit is for threads
+/// that wait for a CPU, and for a child of vfork whose parent does not wait yet. The second is for threads in an
+/// uninterruptible wait, most often for a page of memory.
 const SOON: Duration = Duration::from_secs(1);
 const SOON_STUCK: Duration = Duration::from_millis(10);
 /// How long, and how often, the background thread checks threads that were interrupted and did not come to
@@ -388,8 +387,8 @@ impl Group {
         }
     }
 
-    /// Checks that a thread at rest runs the program that was opened: a thread that is seized after an execution reports
-    /// none. Its instruction and its stack are in memory, and that of a former program cannot be read any more.
+    /// Checks that a thread at rest runs the program that was opened: a thread that is seized after an exec reports
+    /// none. Its instruction and its stack are in memory, and the memory of a former program cannot be read any more.
     fn check_program(&self, regs: &Regs) -> Result<(), Error> {
         let is_there = |at| self.process.read(at, &mut [0]).is_ok();
         match is_there(regs.ip()) || is_there(regs.sp()) {

@@ -1,13 +1,13 @@
-//! Reaps threads of the target that an execution has ended.
+//! Reaps threads of the target that an exec has ended.
 //!
-//! A thread that executes a program ends all others. It waits in the kernel until their tracer has reaped them
+//! A thread that calls exec ends all others. It waits in the kernel until their tracer has reaped them
 //! (`de_thread()`), also those that were stopped. Until then, a seize of any thread of the target waits too
-//! (`cred_guard_mutex`).
+//! (`cred_guard_mutex`). So without this, target and whet would wait for each other.
 
 use crate::{Process, Tid, ptrace};
 
-/// Reaps those of the given threads that have ended, except the first thread, which an execution does not wait for. As
-/// an execution leaves one thread, no more is done once two are found that live.
+/// Reaps those of the given threads that have ended, except the first thread, which no exec waits for. As an exec
+/// leaves one thread, no more is done once two are found that live.
 pub(crate) fn reap(process: &Process, tids: impl IntoIterator<Item = Tid>) {
     let mut living = 0;
     for tid in tids.into_iter().filter(|tid| tid.0 != process.pid().0) {

@@ -7,7 +7,7 @@
 //! The thread ends when every interrupted thread has come to rest and been resumed. If that takes long, the
 //! thread lingers.
 //!
-//! While a seize waits for an execution (see `reaper`), the thread that waits for the tracing thread reaps.
+//! While a seize waits for an exec (see `reaper`), the thread that waits for the tracing thread reaps.
 
 use crate::group::Group;
 use crate::linger;
@@ -24,7 +24,7 @@ type Job = Box<dyn FnOnce(&mut Group) + Send>;
 /// The name of tracing threads, by which another whet recognizes them.
 pub(crate) const TRACER_NAME: &str = "whet-tracer";
 
-/// A seize that lasts longer than this, or twice this, waits for an execution. Others take some microseconds.
+/// A seize that lasts longer than this, or twice this, waits for an exec. Others take some microseconds.
 const LONG_SEIZE: Duration = Duration::from_millis(5);
 
 /// A handle to the thread. When it is dropped, all threads that can be are resumed, and the thread has ended

@@ -427,7 +427,7 @@ fn exec_and_end_give_named_errors() {
     assert!(matches!(gone, Err(Error::Gone(_))));
 }
 
-/// Stops a process for a while, again and again, whatever program it executes. Returns the number of stops, at least
+/// Stops a process for a while, again and again, also after it has called exec. Returns the number of stops, at least
 /// one.
 fn stop_again_and_again(pid: Pid, time: Duration) -> usize {
     let since = Instant::now();
@@ -454,8 +454,8 @@ fn stops_by_another() {
     println!("{} stops", stop_again_and_again(Pid(pid.parse().unwrap()), Duration::from_secs(3)));
 }
 
-/// A thread that executes a program waits, in the kernel, until a tracer has reaped the threads that it ended. Seizing
-/// one of them waits for the same execution.
+/// A thread that calls exec waits in the kernel until their tracer has reaped the threads that it ended. Seizing one of
+/// them waits for the same exec.
 #[test]
 fn an_exec_of_many_threads_goes_on() {
     let _alone = alone();
@@ -492,7 +492,7 @@ fn an_exec_of_many_threads_goes_on() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let stops = stops.join().unwrap();
-            println!("{stops} stops, {last:?} executions, the longest wait between two {longest:?}");
+            println!("{stops} stops, {last:?} execs, the longest wait between two {longest:?}");
         });
     }
 }
