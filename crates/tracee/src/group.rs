@@ -184,9 +184,9 @@ impl Group {
                 continue;
             }
             let child_ends = vfork::is_child_ending(&self.process, tid);
-            let seen = self.forking.get_mut(&tid).map(|seen| *seen.get_or_insert_with(Instant::now));
+            let seen = *self.forking.entry(tid).or_default().get_or_insert_with(Instant::now);
             // A thread that makes one child after the other would never be seen without one that ends.
-            if !child_ends || seen.is_none_or(|seen| seen.elapsed() >= LEAVING) {
+            if !child_ends || seen.elapsed() >= LEAVING {
                 self.forking.remove(&tid);
                 self.add(tid)?;
             }
@@ -287,9 +287,7 @@ impl Group {
         loop {
             self.pump()?;
             self.drop_dead_leader();
-            let late: Vec<Tid> =
-                self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid).collect();
-            let runnable = late.into_iter().filter(|&tid| self.runs(tid)).collect::<Vec<_>>();
+            let runnable: Vec<Tid> = self.interrupted().filter(|&tid| self.runs(tid)).collect();
             let waited = since.elapsed();
             let blocked = watch.blocked_for(&self.process, runnable.iter().copied(), waited);
             if runnable.is_empty() || blocked >= patience.blocked || waited >= patience.starved {
@@ -422,10 +420,14 @@ impl Group {
             .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
     }
 
-    /// Returns the threads that were interrupted and have not come to rest yet, and those in vfork.
+    /// Returns the threads that were interrupted and have not come to rest yet.
+    fn interrupted(&self) -> impl Iterator<Item = Tid> {
+        self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid)
+    }
+
+    /// Returns the threads for which a stop waits: those that were interrupted, and those in vfork.
     fn late(&self) -> impl Iterator<Item = Tid> {
-        let interrupted = self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid);
-        interrupted.chain(self.forking.keys().copied())
+        self.interrupted().chain(self.forking.keys().copied())
     }
 
     /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
@@ -742,7 +744,7 @@ impl Group {
             if waited >= late {
                 late = waited + LATE;
                 self.drop_dead_leader();
-                self.reap();
+                reaper::reap_all(&self.process);
                 let limit = if self.stuck_for_long() { SOON_STUCK } else { SOON };
                 if waited >= limit {
                     return false;
@@ -783,18 +785,13 @@ impl Group {
             self.drop_dead_leader();
             if since.elapsed() >= late {
                 late = since.elapsed() + LATE;
-                self.reap();
+                reaper::reap_all(&self.process);
             }
             if !self.see_off() {
                 break;
             }
             std::thread::sleep(LINGER_NAP);
         }
-    }
-
-    /// Reaps threads that have ended, those that were resumed included.
-    fn reap(&self) {
-        reaper::reap(&self.process, self.process.threads().unwrap_or_default());
     }
 
     /// Resumes threads that have come to rest, new threads as well. Returns false if the kernel should do the

@@ -1,7 +1,7 @@
 //! Checks whether a process may be traced, before anything in it is changed.
 
 use crate::linger::is_lingering;
-use crate::process::{is_exiting, is_kernel_thread};
+use crate::process::{is_exiting, is_kernel_thread, proc_text};
 use crate::shared::survey;
 use crate::tracer::TRACER_NAME;
 use crate::{Error, Pid, Process, Status, Tid};
@@ -93,8 +93,7 @@ fn check(pid: Pid, status: &Status) -> Result<(), Error> {
             return Err(Error::Ending(pid));
         }
     } else if !status.has_memory {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        return Err(if is_kernel_thread(&stat) {
+        return Err(if is_kernel_thread(&proc_text(pid.0, "stat")) {
             Error::KernelThread { pid, name: status.name.clone() }
         } else {
             Error::Ending(pid)
@@ -117,12 +116,11 @@ fn is_foreign(tracer: i32) -> bool {
 /// Far longer than a tracer takes to let go of a thread.
 const INSTANT: Duration = Duration::from_millis(1);
 
-/// Returns the error for a process of which a thread is shown as traced. While a tracer lets go of a process, the kernel shows the
-/// process's parent as its tracer for an instant (`__ptrace_unlink`).
+/// Returns the error for a process of which a thread is shown as traced. While a tracer lets go of a process, the
+/// kernel shows the process's parent as its tracer for an instant (`__ptrace_unlink`).
 pub(crate) fn held_by(pid: Pid, tid: Tid, tracer: i32) -> Error {
     std::thread::sleep(INSTANT);
-    let status = fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
-    match Status::parse(&String::from_utf8_lossy(&status)) {
+    match Status::parse(&proc_text(tid.0, "status")) {
         Ok(now) if now.tracer_pid != tracer => Error::TracerEnding { pid, by: Pid(tracer) },
         _ => traced(pid, tracer),
     }
@@ -131,12 +129,12 @@ pub(crate) fn held_by(pid: Pid, tid: Tid, tracer: i32) -> Error {
 /// Returns the error for a process with this tracer, by what the tracer is.
 fn traced(pid: Pid, tracer: i32) -> Error {
     let by = Pid(tracer);
-    let comm = fs::read(format!("/proc/{by}/comm")).unwrap_or_default();
+    let comm = proc_text(tracer, "comm");
     // Checked after the name was read: of a tracer that ended meanwhile, the name is empty.
     if is_tracer_ending(tracer) {
         return Error::TracerEnding { pid, by };
     }
-    let comm = String::from_utf8_lossy(&comm).trim_end().to_owned();
+    let comm = comm.trim_end().to_owned();
     match comm == TRACER_NAME {
         true => Error::TracedByWhet { pid, by },
         false => Error::AlreadyTraced { pid, by, comm },

@@ -6,6 +6,11 @@
 
 use crate::{Process, Tid, ptrace};
 
+/// As [`reap`], for all threads of a process. A group knows those no more that it has resumed.
+pub(crate) fn reap_all(process: &Process) {
+    reap(process, process.threads().unwrap_or_default());
+}
+
 /// Reaps those of the given threads that have ended, except the first thread, which no exec waits for. As an exec
 /// leaves one thread, no more is done once two are found that live.
 pub(crate) fn reap(process: &Process, tids: impl IntoIterator<Item = Tid>) {

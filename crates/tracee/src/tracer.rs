@@ -95,7 +95,7 @@ impl Tracer {
             }
             let now = self.seizes.load(Ordering::Relaxed);
             if now % 2 == 1 && now == last {
-                reaper::reap(&self.process, self.process.threads().unwrap_or_default());
+                reaper::reap_all(&self.process);
             }
             last = now;
         }

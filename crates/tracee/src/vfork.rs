@@ -5,7 +5,7 @@
 //! tracee then, the kernel delivers this signal even if the process ignores it (`sig_ignored()`), to any thread, and
 //! ends that thread's call. So the vfork is over only when the signal has been sent.
 
-use crate::process::{has_memory, proc_text, state};
+use crate::process::{is_exiting, proc_text, state};
 use crate::{Process, Tid};
 
 /// Returns whether a thread waits in vfork, or the child that let it continue has not sent its signal yet.
@@ -27,5 +27,5 @@ pub(crate) fn is_child_ending(process: &Process, tid: Tid) -> bool {
     let children = process.text(&format!("task/{tid}/children")).unwrap_or_default();
     let last = children.split_ascii_whitespace().next_back().and_then(|pid| pid.parse().ok());
     let stat = last.map(|pid| proc_text(pid, "stat")).unwrap_or_default();
-    !stat.is_empty() && !has_memory(&stat) && !matches!(state(&stat), 'Z' | 'X' | 'x')
+    is_exiting(&stat) && !matches!(state(&stat), 'Z' | 'X' | 'x')
 }

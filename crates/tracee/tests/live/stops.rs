@@ -4,7 +4,7 @@ use crate::guest::{Guest, alone, stop, stop_and_go, until};
 use addr::{Avma, AvmaRange, ReadMemory};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tracee::{Error, Pid, Process, Seized, StopError, Tid};
+use tracee::{Error, Pid, Process, Seized, StopError, Stopped, Tid};
 
 #[test]
 fn a_thousand_stops_during_thread_creation() {
@@ -375,8 +375,12 @@ fn a_tracer_stays_until_an_uninterruptible_wait_ends() {
     stop_and_go(&g.process);
 }
 
+fn stop_within(p: &Process, deadline: Duration) -> Result<Stopped<'_>, StopError> {
+    Seized::seize(p)?.stop(deadline)
+}
+
 fn stop_for(p: &Process, deadline: Duration) -> Result<(), StopError> {
-    Seized::seize(p)?.stop(deadline).map(drop)
+    stop_within(p, deadline).map(drop)
 }
 
 /// Not a test by itself: the same steps in a program that did not start the target.
@@ -434,9 +438,7 @@ fn stop_again_and_again(pid: Pid, time: Duration) -> usize {
     let mut stops = 0;
     while stops == 0 || since.elapsed() < time {
         let Ok(p) = Process::open(pid) else { continue };
-        if let Ok(stopped) =
-            Seized::seize(&p).map_err(StopError::from).and_then(|s| s.stop(Duration::from_millis(50)))
-        {
+        if let Ok(stopped) = stop_within(&p, Duration::from_millis(50)) {
             // The process that was opened was stopped, not the next program.
             let regs = stopped.regs(stopped.threads()[0]).unwrap();
             p.bytes(AvmaRange::with_len(regs.ip(), 1)).unwrap();
