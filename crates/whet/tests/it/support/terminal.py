@@ -40,6 +40,9 @@ def main() -> None:
     resize(terminal, 40, 6)
     frames(terminal, drawn, 2)
     os.write(terminal, b"\x03")
+    # While the command still runs, a read can report the end of the terminal although the last bytes are under way
+    # (n_tty_read of Linux 6.18 looks for input before it looks whether the other side is closed).
+    status = os.waitpid(pid, 0)[1]
     while True:
         try:
             more = os.read(terminal, 65536)
@@ -48,7 +51,6 @@ def main() -> None:
         if not more:
             break
         drawn += more
-    status = os.waitpid(pid, 0)[1]
     print(json.dumps({"code": os.waitstatus_to_exitcode(status), "drawn": drawn.decode(errors="replace")}))
 
 
