@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 pub mod auxv;
-mod build_id;
 mod bytes;
 mod debugdata;
 mod dynamic;
@@ -19,6 +18,7 @@ mod elf;
 mod error;
 mod file;
 mod frames;
+mod identity;
 mod image;
 mod load;
 pub mod maps;
@@ -30,9 +30,9 @@ mod symbols;
 mod vtables;
 
 pub use auxv::MainHint;
-pub use build_id::build_id_of;
 pub use error::Error;
 pub use file::{FileParts, Files, NoFiles};
+pub use identity::identity_of;
 pub use image::{Image, ModuleId, Skipped};
 pub use maps::{Mapping, Perms};
 pub use module::{Module, ModuleKind, Segment};

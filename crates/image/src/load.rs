@@ -6,7 +6,7 @@ use crate::file::ModuleFile;
 use crate::module::{Module, ModuleKind, Segment};
 use crate::relocs::Reloc;
 use crate::symbols::{Builder, Symbols};
-use crate::{Error, Files, Mapping, Perms, frames, maps, plt, relocs};
+use crate::{Error, Files, Mapping, Perms, frames, identity, maps, plt, relocs};
 use addr::{Addr, Avma, AvmaRange, Bias, ReadMemory, Svma};
 use unwind::FrameTable;
 
@@ -218,6 +218,7 @@ impl Skeleton<'_> {
     ) -> Result<Module, Error> {
         let mut faults = Vec::new();
         let build_id = self.build_id(mem);
+        let identity = build_id.clone().or_else(|| self.derived_id(mem));
         let has_dynamic = self.phdrs.iter().any(|p| p.kind == elf::PT_DYNAMIC);
         let dynamic = self.dynamic(mem);
         if has_dynamic && dynamic.is_none() {
@@ -251,6 +252,7 @@ impl Skeleton<'_> {
             relro: self.relro(),
             entry: (self.header.entry != 0).then(|| self.bias.avma(Svma(self.header.entry))),
             build_id,
+            identity,
             interpreter,
             eh_frame,
             eh_frame_hdr: self.part(elf::PT_GNU_EH_FRAME),
@@ -273,6 +275,10 @@ impl Skeleton<'_> {
     fn build_id(&self, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
         let notes = self.phdrs.iter().filter(|p| p.kind == elf::PT_NOTE);
         notes.filter_map(|p| self.small_part(p, mem)).find_map(|bytes| elf::build_id(&bytes))
+    }
+
+    fn derived_id(&self, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
+        identity::derived(&self.header, &self.phdrs, |table| mem.bytes(self.place(table)?).ok())
     }
 
     /// Returns the symbols of the dynamic table and of the file.

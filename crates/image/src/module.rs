@@ -57,6 +57,9 @@ pub struct Module {
     pub entry: Option<Avma>,
     /// The linker's build-id.
     pub build_id: Option<Vec<u8>>,
+    /// Identifies the build: [`Module::build_id`], or for a module that has none an id derived from its
+    /// headers and its functions' addresses. `None` if these cannot be read.
+    pub identity: Option<Vec<u8>>,
     /// `PT_INTERP`: the path of the dynamic loader.
     pub interpreter: Option<String>,
     /// The range of `.eh_frame`, up to the end of the last entry that unwinders use.
@@ -83,8 +86,8 @@ pub struct Module {
     pub bind_now: bool,
     /// Whether it is never unloaded. This holds for modules marked `DF_1_NODELETE`, the program, its loader,
     /// the vDSO, and libraries that the program needs (directly or through others), which glibc always keeps.
-    /// Preloaded libraries stay as well, but nothing in memory distinguishes them from libraries opened later, so
-    /// they count as unloadable.
+    /// Preloaded libraries stay as well, but nothing in memory distinguishes them from libraries opened
+    /// later, so they count as unloadable.
     pub nodelete: bool,
     /// The errors of parts that could not be read. These parts are empty.
     pub faults: Vec<Error>,

@@ -8,11 +8,11 @@ use crate::plan::samples::Samples;
 use crate::rebuild::report::{Figures, FunctionCounts, round};
 use crate::records::dyno;
 use crate::records::notes::{NotedFunction, Notes};
+use crate::records::profile_store::id_of;
 use crate::records::shares;
 use crate::{OptimizeOptions, Target, UserTime};
 use addr::AvmaRange;
 use emit::Fragments;
-use profile::BuildId;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
@@ -37,8 +37,7 @@ impl Totals {
     fn new(program: &Program<'_>, samples: &Samples, options: &OptimizeOptions) -> Self {
         match &options.profile {
             Some(profile) => {
-                let main = program.image().main().build_id.as_deref().and_then(BuildId::new);
-                let known = main.and_then(|id| profile.modules.get(&id));
+                let known = id_of(program.image().main()).and_then(|id| profile.modules.get(&id));
                 // A profile has only the program's rebuilt functions.
                 let main =
                     known.map_or(0, |m| m.functions.values().map(|f| f.samples).fold(0, u64::saturating_add));

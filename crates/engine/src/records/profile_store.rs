@@ -14,7 +14,7 @@ mod write;
 
 pub use apply::ProfileUse;
 pub(crate) use apply::{candidates, used};
-pub(crate) use loaded::loaded;
+pub(crate) use loaded::{id_of, loaded};
 pub(crate) use other_build::{Adapted, adapt};
 pub(crate) use pprof::name_of;
 pub(crate) use record::{Taken, counted, take_down};
@@ -39,10 +39,10 @@ pub fn export_profile(pid: Pid) -> Result<Profile, Error> {
     notes.profile.parse().map_err(|_| Error::NoProfile { pid })
 }
 
-/// Returns the build id of a process's program, as in profiles; `None` if it has none or cannot be read.
+/// Returns the id of a process's program in profiles; `None` if its file cannot be read.
 #[must_use]
 pub fn build_id(pid: Pid) -> Option<String> {
-    let bytes = image::build_id_of(Path::new(&format!("/proc/{}/exe", pid.0)))?;
+    let bytes = image::identity_of(Path::new(&format!("/proc/{}/exe", pid.0)))?;
     profile::BuildId::new(&bytes).map(|id| id.to_string())
 }
 

@@ -8,12 +8,13 @@
 
 use crate::Target;
 use crate::plan::loop_copies::{Flows, LoopCopies};
+use crate::records::profile_store::id_of;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
 use image::Image;
 use layout::{Footprint, LINE_BYTES, PAGE_BYTES, Span};
-use profile::{BuildId, FunctionProfile, Origin, Profile};
+use profile::{FunctionProfile, Origin, Profile};
 use rustc_hash::FxHashMap;
 use splice::Installed;
 use std::collections::BTreeMap;
@@ -84,7 +85,7 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let pristine = target.pristine();
     for (build, module) in &tame.modules {
-        let is = |m: &&image::Module| m.build_id.as_deref().and_then(BuildId::new).as_ref() == Some(build);
+        let is = |m: &&image::Module| id_of(m).as_ref() == Some(build);
         let Some(loaded) = image.modules().iter().find(is) else {
             left_out += module.functions.len();
             continue;

@@ -263,6 +263,12 @@ fn stubs_in_every_form() {
         assert_eq!(main.frames.find(visible.at).unwrap().range.start, visible.at);
         assert!(main.faults.is_empty(), "{:?}", main.faults);
         assert_eq!(main.build_id.is_none(), args.contains(&"-Wl,--build-id=none"));
+        assert!(main.identity.is_some());
+        assert_eq!(main.identity, image::identity_of(&exe));
+        // A stripped copy is the same build.
+        let stripped = dir.path().join("stripped");
+        run(Command::new("strip").arg("-o").args([&stripped, &exe]));
+        assert_eq!(image::identity_of(&stripped), main.identity);
     }
 }
 

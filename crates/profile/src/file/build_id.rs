@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// The linker's build-id: some bytes, printed as lower-case hexadecimal digits.
+/// The linker's build-id, or the id that `image` derives for a module that has none: some bytes, printed as
+/// lower-case hexadecimal digits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BuildId(Vec<u8>);
 

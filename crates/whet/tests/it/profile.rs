@@ -47,8 +47,17 @@ fn error_of(answer: &Answer) -> (String, String) {
 
 #[test]
 fn a_restarted_program_starts_warm() {
-    let program = build("cases.c");
-    let (file, plain) = profile_of(&program);
+    starts_warm(&build("cases.c"));
+}
+
+/// As MariaDB's and MySQL's own builds have none.
+#[test]
+fn a_program_without_a_build_id_starts_warm() {
+    starts_warm(&build_with("cases.c", &["-Wl,--build-id=none"]).unwrap());
+}
+
+fn starts_warm(program: &Path) {
+    let (file, plain) = profile_of(program);
     let shown = whet(&words(&["profile", "show", file.to_str().unwrap()], &[])).exits(0).json();
     let module = &shown["modules"][0];
     assert_eq!((&module["functions"], &module["counted"], &shown["runs"]), (&2.into(), &2.into(), &1.into()));
@@ -62,7 +71,7 @@ fn a_restarted_program_starts_warm() {
     let ratio: f64 = entered("mix_some") / entered("sum_up") / 200.0;
     assert!((0.9..1.1).contains(&ratio), "{shown}");
 
-    let guest = Guest::working(&program, &["threads"], 2);
+    let guest = Guest::working(program, &["threads"], 2);
     let report = optimize(&guest, &file).exits(0).json();
     let used = &report["profile"];
     assert_eq!((&used["functions"], &used["stale"], &used["foreign"]), (&2.into(), &0.into(), &0.into()));

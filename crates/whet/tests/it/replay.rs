@@ -63,6 +63,17 @@ fn a_capture_builds_the_clones_of_its_process() {
 }
 
 #[test]
+fn a_capture_of_a_program_without_a_build_id() {
+    let guest = Guest::working(&build_with("cases.c", &["-Wl,--build-id=none"]).unwrap(), &["spin"], 1);
+    let pid = guest.arg();
+    whet(&[&["optimize", &pid, "--seconds", "1", "--count", "0.3"][..], &OWN].concat()).exits(0);
+    let (file, answer) = capture(&guest, &[]);
+    assert_eq!((&answer["generation"], &answer["functions"]), (&1.into(), &2.into()), "{answer}");
+    let report = replay_json(&file, &[]);
+    assert_eq!(report["functions"]["cloned"], 2, "{report}");
+}
+
+#[test]
 fn a_capture_of_a_process_without_clones_has_its_samples() {
     let guest = Guest::working(&build("cases.c"), &["spin"], 1);
     let (file, answer) = capture(&guest, &["--seconds", "0.5"]);

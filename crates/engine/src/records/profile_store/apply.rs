@@ -1,6 +1,6 @@
 //! Makes candidates from a profile, without sampling or counting.
 
-use super::loaded::{Loaded, loaded};
+use super::loaded::{Loaded, id_of, loaded};
 use super::other_build::Adapted;
 use super::sites;
 use crate::analyse::program::{FuncId, Program};
@@ -10,7 +10,7 @@ use crate::plan::candidates::{self, Candidates};
 use crate::{Error, OptimizeOptions};
 use addr::Addr;
 use code::Block;
-use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Origin, Profile};
+use profile::{Counts, FunctionKey, FunctionProfile, Origin, Profile};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -157,11 +157,11 @@ fn why_unfit(program: &Program<'_>, adapted: &Adapted, candidates: &Candidates<C
         );
     }
     let main = program.image().main();
-    let own = main.build_id.as_deref().and_then(BuildId::new);
+    let own = id_of(main);
     let mut why = format!(
-        "it is of other builds: the program {} has build-id {}; the profile has",
+        "it is of other builds: the program {} is build {}; the profile has",
         main.file_name().unwrap_or("?"),
-        own.map_or("none".to_owned(), |id| id.to_string())
+        own.map_or("unknown".to_owned(), |id| id.to_string())
     );
     for (i, module) in used.foreign_modules.iter().enumerate() {
         let _ = write!(why, "{} {module}", if i == 0 { "" } else { "," });

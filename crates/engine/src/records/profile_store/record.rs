@@ -1,6 +1,6 @@
 //! Makes a profile from the candidates of an optimization.
 
-use super::sites;
+use super::{id_of, sites};
 use crate::OptimizeOptions;
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::calls;
@@ -9,7 +9,7 @@ use crate::plan::candidates::Candidates;
 use crate::plan::estimate;
 use crate::plan::samples::Samples;
 use addr::Addr;
-use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
+use profile::{Binding, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
 use std::time::{Duration, SystemTime};
 
 /// The most bytes of profile text that are kept in a target; the least executed functions are left out.
@@ -48,7 +48,7 @@ pub(crate) fn take_down(
     };
     for c in counted {
         let module = program.module_image(c.id);
-        let Some(build_id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
+        let Some(build_id) = id_of(module) else { continue };
         let function = function(program, c);
         let entry = profile.modules.entry(build_id).or_default();
         entry.name = module.file_name().unwrap_or_default().to_owned();
@@ -113,7 +113,7 @@ fn function(program: &Program<'_>, c: &Counted) -> FunctionProfile {
     f.hits = sampled.map(|(b, &n)| (b.range.start.distance(cfg.entry), n)).collect();
     f.sites = sites::take_down(program, c);
     (f.binding, f.name) = symbol(program, c.id);
-    let own = program.module_image(c.id).build_id.as_deref();
+    let own = id_of(program.module_image(c.id));
     let entry = c.analysed.cfg.entry;
     for b in c.analysed.cfg.block_ids() {
         let count = counts.block(b);
@@ -123,12 +123,12 @@ fn function(program: &Program<'_>, c: &Counted) -> FunctionProfile {
         for inst in c.analysed.cfg.insts_of(b) {
             let Some(callee) = calls::callee(program, &inst.decoded) else { continue };
             let module = program.module_image(callee);
-            let Some(id) = module.build_id.as_deref().and_then(BuildId::new) else { continue };
+            let Some(id) = id_of(module) else { continue };
             let at = module.bias.svma(program.extent(callee).entry);
             // A loop's jump to the function's own start is already an edge.
             let loops = callee == c.id && !is_call(&inst.decoded);
             if !loops {
-                let module = (own != Some(id.bytes())).then_some(id);
+                let module = Some(id).filter(|id| own.as_ref() != Some(id));
                 f.calls.insert((inst.at.distance(entry), Place { module, at }), count);
             }
         }

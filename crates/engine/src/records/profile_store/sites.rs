@@ -1,6 +1,6 @@
 //! The targets of indirect calls, carried from one process to another.
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, id_of};
 use crate::analyse::program::Program;
 use crate::plan::candidate::{Candidate, Measured, Others, SiteTargets};
 use crate::plan::targets;
@@ -15,15 +15,15 @@ const MOST: usize = 8;
 /// Records observations of a candidate's sites that remain valid after the process: entries of functions, and
 /// tables that never change.
 pub(super) fn take_down(program: &Program<'_>, c: &Measured) -> BTreeMap<i64, SiteProfile> {
-    let own = program.module_image(c.id).build_id.as_deref();
+    let own = id_of(program.module_image(c.id));
     let function = |at: Avma| program.entered_at(at).is_some();
     let table = |at: Avma| program.image().is_readonly_data(AvmaRange::with_len(at, 8));
     let mut sites = BTreeMap::new();
     for s in &c.targets {
         let Some(inst) = c.analysed.cfg.insts.get(s.inst.index()) else { continue };
         let site = SiteProfile {
-            callees: looks(program, own, &s.callees, s.others.callees, &function),
-            tables: looks(program, own, &s.bases, s.others.bases, &table),
+            callees: looks(program, own.as_ref(), &s.callees, s.others.callees, &function),
+            tables: looks(program, own.as_ref(), &s.bases, s.others.bases, &table),
         };
         if site != SiteProfile::default() {
             sites.insert(inst.at.distance(c.analysed.cfg.entry), site);
@@ -34,7 +34,7 @@ pub(super) fn take_down(program: &Program<'_>, c: &Measured) -> BTreeMap<i64, Si
 
 fn looks(
     program: &Program<'_>,
-    own: Option<&[u8]>,
+    own: Option<&BuildId>,
     seen: &[(Avma, u64)],
     others: u64,
     outlives: &dyn Fn(Avma) -> bool,
@@ -42,9 +42,8 @@ fn looks(
     let all = seen.iter().fold(others, |sum, s| sum.saturating_add(s.1));
     let place = |at: Avma| {
         let module = program.image().module_of(at)?;
-        let id = module.build_id.as_deref()?;
-        let module_id = if own == Some(id) { None } else { Some(BuildId::new(id)?) };
-        Some(Place { module: module_id, at: module.bias.svma(at) })
+        let id = id_of(module)?;
+        Some(Place { module: Some(id).filter(|id| own != Some(id)), at: module.bias.svma(at) })
     };
     let kept = seen.iter().filter(|s| outlives(s.0)).filter_map(|&(at, n)| Some((place(at)?, n)));
     Looks { all, saw: kept.take(MOST).collect() }

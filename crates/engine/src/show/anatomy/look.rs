@@ -6,12 +6,13 @@ use crate::analyse::program::{FuncId, Program};
 use crate::base::names::{self, Fit};
 use crate::build::map_store;
 use crate::records::notes::{NotedFunction, Notes};
+use crate::records::profile_store::id_of;
 use crate::show::reason::reason_in_words;
 use crate::{Error, Target};
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::Refusal;
 use emit::AddressMap;
-use profile::{BuildId, Counts, FunctionKey, FunctionProfile, Profile};
+use profile::{Counts, FunctionKey, FunctionProfile, Profile};
 use rustc_hash::FxHashMap;
 use splice::Installed;
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +117,7 @@ fn anatomy(
     let map = maps.get(&extent.entry);
     let profile: Profile = q.notes.profile.parse().unwrap_or_default();
     let kept = analysed.as_ref().ok().and_then(|a| {
-        let build = BuildId::new(module.build_id.as_deref()?)?;
+        let build = id_of(module)?;
         let key = FunctionKey { at: module.bias.svma(extent.entry), hash: profile::hash(&a.cfg) };
         profile.modules.get(&build)?.functions.get(&key)
     });
