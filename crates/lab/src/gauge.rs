@@ -2,7 +2,7 @@
 
 use crate::db::Db;
 use crate::error::Error;
-use crate::procfs::{self, CpuTimes};
+use crate::procfs::CpuTicks;
 use crate::record::{Side, Window};
 use crate::target::Target;
 use crate::usage::{CpuTime, Usage};
@@ -28,7 +28,7 @@ pub struct Reading {
     /// Statements so far, without those of this gauge.
     pub queries: u64,
     cpu: CpuTime,
-    machine: CpuTimes,
+    machine: CpuTicks,
 }
 
 impl Gauge {
@@ -45,7 +45,7 @@ impl Gauge {
     /// # Errors
     /// An error if the server does not answer.
     pub fn read(&mut self) -> Result<Reading, Error> {
-        let machine = procfs::cpu_times();
+        let machine = CpuTicks::now();
         let (before, cpu_before) = (Instant::now(), self.cpu());
         // The server counts this statement before it answers it.
         self.own += 1;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// CPU time of the whole machine, in seconds.
+/// CPU time of the whole machine between two readings, in seconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTimes {
     /// CPUs were idle, whether a disk request was outstanding or not.
@@ -15,42 +15,42 @@ pub struct CpuTimes {
     pub capacity: f64,
 }
 
-impl CpuTimes {
-    /// Returns the time spent since `before`.
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            idle: (self.idle - before.idle).max(0.0),
-            iowait: (self.iowait - before.iowait).max(0.0),
-            steal: (self.steal - before.steal).max(0.0),
-            capacity: (self.capacity - before.capacity).max(0.0),
+/// The machine's CPU time since its start, in clock ticks: user nice system idle iowait irq softirq steal. The
+/// guest times that follow in the file are part of the first two already.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CpuTicks([u64; 8]);
+
+impl CpuTicks {
+    /// Reads the first line of /proc/stat. Zeros if the file cannot be read.
+    pub fn now() -> Self {
+        Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    fn parse(stat: &str) -> Self {
+        let line = stat.lines().next().unwrap_or_default();
+        let mut fields = line.split_whitespace().skip(1).map(|w| w.parse().unwrap_or(0));
+        Self(std::array::from_fn(|_| fields.next().unwrap_or(0)))
+    }
+
+    /// Returns the time spent since `before`. Whole ticks are subtracted, so that a part is never more than the
+    /// whole. (The kernel's counts of idle time may go back a little: proc(5).)
+    pub fn since(&self, before: &Self) -> CpuTimes {
+        let spent: [u64; 8] = std::array::from_fn(|i| {
+            self.0.get(i).zip(before.0.get(i)).map_or(0, |(a, b)| a.saturating_sub(*b))
+        });
+        let [_, _, _, idle, iowait, _, _, steal] = spent;
+        CpuTimes {
+            idle: seconds(idle + iowait),
+            iowait: seconds(iowait),
+            steal: seconds(steal),
+            capacity: seconds(spent.iter().sum()),
         }
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "ticks per second are few")]
-fn ticks_per_second() -> f64 {
-    rustix::param::clock_ticks_per_second().max(1) as f64
-}
-
-/// Reads the machine's CPU time from the first line of /proc/stat. Zeros if the file cannot be read.
-pub fn cpu_times() -> CpuTimes {
-    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    parse_cpu_times(&stat, ticks_per_second())
-}
-
-fn parse_cpu_times(stat: &str, hertz: f64) -> CpuTimes {
-    let line = stat.lines().next().unwrap_or_default();
-    // The fields are: user nice system idle iowait irq softirq steal. The guest times behind them are part of
-    // the first two already.
-    let ticks: Vec<f64> = line
-        .split_whitespace()
-        .skip(1)
-        .take(8)
-        .filter_map(|w| w.parse::<f64>().ok())
-        .map(|t| t / hertz)
-        .collect();
-    let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0);
-    CpuTimes { idle: at(3) + at(4), iowait: at(4), steal: at(7), capacity: ticks.iter().sum() }
+#[expect(clippy::cast_precision_loss, reason = "ticks are few")]
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
 }
 
 /// Returns the CPU seconds of a process: exact, as the sum over its threads' schedstat. Threads that have
@@ -83,8 +83,8 @@ pub fn process_stat(pid: i32) -> Option<Stat> {
     // begins with the third field.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3);
-    let seconds = |number| Some(field(number)?.parse::<f64>().ok()? / ticks_per_second());
-    Some(Stat { begun: field(22)?.parse().ok()?, user: seconds(14)?, system: seconds(15)? })
+    let ticks = |number| field(number)?.parse().ok();
+    Some(Stat { begun: ticks(22)?, user: seconds(ticks(14)?), system: seconds(ticks(15)?) })
 }
 
 /// Returns a process and all its descendants that exist now.
@@ -124,9 +124,19 @@ mod tests {
 
     #[test]
     fn guest_time_is_not_counted_twice() {
-        let t = parse_cpu_times("cpu  100 0 50 800 50 0 0 25 100 0\ncpu0 1 2 3\n", 100.0);
-        let found = [t.idle, t.iowait, t.steal, t.capacity];
-        assert!(found.iter().zip([8.5, 0.5, 0.25, 10.25]).all(|(a, b)| (a - b).abs() < 1e-9), "{t:?}");
+        let t =
+            CpuTicks::parse("cpu  100 0 50 800 50 0 0 25 100 0\ncpu0 1 2 3\n").since(&CpuTicks::default());
+        let ticks = [t.idle, t.iowait, t.steal, t.capacity].map(|s| s / seconds(1));
+        assert!(ticks.iter().zip([850.0, 50.0, 25.0, 1025.0]).all(|(a, b)| (a - b).abs() < 1e-9), "{t:?}");
+    }
+
+    #[test]
+    fn a_wait_for_a_disk_is_idle_time() {
+        for ticks in 0..1000 {
+            let before = CpuTicks([7, 0, 5, 300 + ticks, ticks, 0, 0, 0]);
+            let t = CpuTicks([7, 0, 5, 300 + ticks, 3 * ticks, 0, 0, 0]).since(&before);
+            assert!(t.iowait <= t.idle && t.idle <= t.capacity, "{t:?}");
+        }
     }
 
     #[test]

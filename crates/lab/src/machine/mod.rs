@@ -12,7 +12,7 @@ pub use topology::Topology;
 
 use crate::error::Error;
 use crate::interrupt::Interrupt;
-use crate::procfs::{self, CpuTimes};
+use crate::procfs::{self, CpuTicks, CpuTimes};
 use crate::stats;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -71,9 +71,9 @@ impl Machine {
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
     pub fn check(interrupt: &Interrupt, folders: &[&Path], sysbench: Option<String>) -> Result<Self, Error> {
-        let before = procfs::cpu_times();
+        let before = CpuTicks::now();
         interrupt.sleep(Duration::from_secs(1))?;
-        let spent = procfs::cpu_times().since(&before);
+        let spent = CpuTicks::now().since(&before);
         let noise = noise(interrupt)?;
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| identity::cpuinfo(&cpuinfo, name);
