@@ -374,7 +374,7 @@ fn dying_at(point: u32, words: &[&str]) -> bool {
 #[test]
 fn killed_at_any_point() {
     let how = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
-    for (command, step) in [("optimize", 7), ("undo", 2), ("redo", 2)] {
+    for (command, step) in [("optimize", 10), ("undo", 3), ("redo", 3)] {
         for point in (1..).step_by(if stress() { 1 } else { step }) {
             let guest = start(2, true);
             let pid = guest.arg();

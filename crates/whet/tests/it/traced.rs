@@ -54,7 +54,7 @@ fn user_ticks(guest: &Guest) -> u64 {
 /// code and the code of the error.
 fn optimize_while_traced_by(program: &Path) -> (Option<i32>, Value) {
     let guest = Guest::working(&build("cases.c"), &["spin"], 1);
-    let mut optimize = whet_command(&["optimize", &guest.arg(), "--seconds", "20", "--format", "json"]);
+    let mut optimize = whet_command(&["optimize", &guest.arg(), "--seconds", "8", "--format", "json"]);
     let optimize = optimize.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("profiling", || is_profiled(&guest));
     // A process that gdb has stopped gives no samples.
