@@ -35,7 +35,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=as_its_unit_does,
             )
         return self
 
@@ -84,6 +84,15 @@ class Daemon:
         """Returns the CPU seconds of the daemon and of its workers that have ended."""
         ended = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
         return cpu_clock(self.process.pid) + sum(map(int, ended)) / TICK
+
+
+def as_its_unit_does() -> None:
+    """Gives a process the priority of `packaging/whet.service`, if it may have it. It ends with its parent."""
+    die_with_parent()
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, -5)
+    except PermissionError:
+        pass
 
 
 def own_mariadb(folder: Path, name: str) -> Path:
