@@ -1,4 +1,5 @@
-//! The tracees of one tracing thread.
+//! The tracees of one tracing thread: which they are, and what their stops mean. `stopping` brings them to rest,
+//! `resuming` lets them go.
 //!
 //! Invariant: a thread that is `resting` is in `PTRACE_EVENT_STOP`, and no signal or event is pending for it.
 //! From any other stop (a signal, a clone) the thread is resumed at once, with the signal that belongs to the
@@ -10,26 +11,23 @@
 //! see `vfork`. A tracee that enters vfork is detached before it waits. This escapes a thread that is seized while the
 //! kernel makes its child, a child that takes long to end, and `stop_one`.
 
+mod resuming;
+mod stopping;
+
 use crate::finish::Entering;
-use crate::lend;
 use crate::linger::make_way;
-use crate::patience::{Patience, Starvation};
 use crate::preflight::{held_by, is_tracer_ending};
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, TRACE_VFORK, Wait};
-use crate::reaper;
-use crate::rest::{self, Rest};
+use crate::rest::Rest;
 use crate::restart::cure;
 use crate::return_frame::Place;
-use crate::shared::find_sharer;
-use crate::slots::Slot;
-use crate::tally;
 use crate::vfork;
-use crate::{Error, Process, Regs, Sig, StopError, StopReport, Stuck, Tid};
-use addr::ReadMemory;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{Error, Process, Regs, Stuck, Tid};
+use resuming::SOON;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
@@ -90,40 +88,15 @@ impl Thread {
 /// The pause between two checks of threads that have not stopped yet. A thread is late only if it waits for a
 /// CPU.
 pub(crate) const NAP: Duration = Duration::from_micros(20);
-/// From this many late threads on, fewer checks make them stop sooner. A thread needs some microseconds of
-/// CPU time to stop; each check uses CPU time as well.
-const MANY: usize = 64;
-const FOR_EACH: Duration = Duration::from_micros(2);
-const LONGEST_NAP: Duration = Duration::from_millis(2);
 /// How often the state letter of a late thread is read.
 const LATE: Duration = Duration::from_millis(2);
 /// How long a process that shares the memory gets to leave it while all threads are stopped, and an ending child of
 /// vfork to send its signal. The kernel needs far less from a vfork parent's release to the child's end or new program.
 const LEAVING: Duration = Duration::from_millis(5);
-/// How long the end of a stop waits for interrupted threads that have not come to rest. The first limit is for threads
-/// that wait for a CPU, and for a child of vfork whose parent does not wait yet. The second is for threads in an
-/// uninterruptible wait, most often for a page of memory.
-const SOON: Duration = Duration::from_secs(1);
-const SOON_STUCK: Duration = Duration::from_millis(10);
-/// How long, and how often, the background thread checks threads that were interrupted and did not come to
-/// rest.
-const LINGER: Duration = Duration::from_secs(60);
+/// The pause between two checks of threads that are not waited for with all others stopped.
 const LINGER_NAP: Duration = Duration::from_millis(1);
 /// How long a background tracer, or a tracer that ends, gets to detach.
 const MAKE_WAY: Duration = Duration::from_millis(500);
-/// The first pause between two rounds of attempts on all threads; it doubles.
-const ROUND_PAUSE: Duration = Duration::from_millis(2);
-
-/// How long all other threads wait at most until threads in the middle of a transfer are in the kernel again.
-/// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
-/// CPU.
-const REENTRY: Duration = Duration::from_millis(20);
-/// How long the first stop of a process is tried again while threads with half-done transfers stay at rest, as a
-/// multiple of the patience for blocked threads, and how long the other threads run between two tries.
-const HOLD: u32 = 28;
-const LOOSE: Duration = Duration::from_millis(20);
-/// How long to wait for another thread before stopping a thread whose call may end early.
-const RELUCTANCE: Duration = Duration::from_millis(100);
 
 impl Group {
     /// `shared` is the result of [`survey`](crate::shared::survey). It may be `false` unless all threads are
@@ -250,292 +223,6 @@ impl Group {
                 Err(Error::Os { what: "interrupt", tid, source })
             }
             _ => Ok(()),
-        }
-    }
-
-    /// Stops every thread. On failure the caller drops the group, which resumes all threads.
-    ///
-    /// INVARIANT(transfers): a thread whose transfer was ended early is resumed in a routine that finishes the
-    /// transfer. While the process has no routines, such a thread stays at rest until there are some. So if a thread
-    /// does not stop in time, all others are resumed and stopped again. Most transfers are not even ended: threads that
-    /// sleep in one are interrupted after all others are at rest.
-    pub(crate) fn stop_all(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
-        let since = Instant::now();
-        let mut starved = patience.starved;
-        loop {
-            let outcome = self.stop_once(Patience { starved, ..patience });
-            let Err(StopError::Busy { stuck, waited, .. }) = outcome else { return outcome };
-            let held = match self.process.can_finish() {
-                true => 0,
-                false => {
-                    self.wait_for_runnable(patience)?;
-                    self.half_done().count()
-                }
-            };
-            if held == 0 || since.elapsed() >= HOLD * patience.blocked {
-                return Err(StopError::Busy { stuck, waited, cut: held });
-            }
-            starved += patience.starved;
-            self.loosen()?;
-        }
-    }
-
-    /// Waits until all interrupted threads that wait for a CPU are at rest: they may have half-done transfers.
-    fn wait_for_runnable(&mut self, patience: Patience) -> Result<(), Error> {
-        let since = Instant::now();
-        let mut watch = Starvation::default();
-        loop {
-            self.pump()?;
-            self.drop_dead_leader();
-            let runnable: Vec<Tid> = self.interrupted().filter(|&tid| self.runs(tid)).collect();
-            let waited = since.elapsed();
-            let blocked = watch.blocked_for(&self.process, runnable.iter().copied(), waited);
-            if runnable.is_empty() || blocked >= patience.blocked || waited >= patience.starved {
-                return Ok(());
-            }
-            self.nap(true);
-        }
-    }
-
-    /// Returns the threads at rest whose transfers have moved a part.
-    fn half_done(&self) -> impl Iterator<Item = Tid> {
-        let is_half_done = |(tid, regs): &(Tid, Regs)| {
-            regs.result() > 0 && Rest::of(&self.process, *tid, regs).is_some_and(|rest| rest.moves())
-        };
-        self.resting().filter(is_half_done).map(|(tid, _)| tid)
-    }
-
-    /// Resumes all threads for a moment, except those with half-done transfers; threads that come to rest late as well.
-    fn loosen(&mut self) -> Result<(), Error> {
-        self.since = None;
-        self.threads.values_mut().for_each(|t| t.spared = false);
-        let begun = Instant::now();
-        while begun.elapsed() < LOOSE {
-            self.pump()?;
-            let held: BTreeSet<Tid> = self.half_done().collect();
-            let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-            resting.into_iter().filter(|tid| !held.contains(tid)).for_each(|tid| self.let_go(tid));
-            std::thread::sleep(LINGER_NAP);
-        }
-        self.seize_all()
-    }
-
-    fn stop_once(&mut self, patience: Patience) -> Result<Vec<(Tid, Regs)>, StopError> {
-        if !self.process.can_finish() {
-            self.spare_transfers();
-        }
-        let since = Instant::now();
-        self.since = Some(since);
-        self.forking.values_mut().for_each(|seen| *seen = None);
-        for (&tid, t) in &self.threads {
-            if t.resting.is_none() && !t.spared {
-                self.interrupt(tid)?;
-            }
-        }
-        let mut late = LATE;
-        let mut leaving = None;
-        let mut watch = Starvation::default();
-        let mut before = usize::MAX;
-        loop {
-            self.seize_forked()?;
-            let running = self.pump()?;
-            let pid = self.process.pid();
-            if self.exec {
-                return Err(Error::Exec(pid).into());
-            }
-            if running == 0 {
-                if self.interrupt_spared()? {
-                    continue;
-                }
-                if !self.is_complete() && (self.seize_new()? > 0 || !self.forking.is_empty()) {
-                    continue;
-                }
-                let Some((tid, regs)) = self.resting().next() else {
-                    return Err(Error::Gone(pid).into());
-                };
-                self.check_program(&regs)?;
-                let Some(sharer) = find_sharer(&self.process, tid)? else {
-                    return Ok(self.resting().collect());
-                };
-                if let Some(refusal) = sharer.refusal(pid) {
-                    return Err(refusal.into());
-                }
-                let waited = since.elapsed();
-                if leaving.get_or_insert_with(Instant::now).elapsed() >= LEAVING || waited >= patience.blocked
-                {
-                    return Err(StopError::Busy { stuck: vec![sharer.stuck()], waited, cut: 0 });
-                }
-            }
-            let waited = since.elapsed();
-            if waited >= late {
-                late = waited + LATE;
-                self.drop_dead_leader();
-                reaper::reap(&self.process, self.resting().map(|(tid, _)| tid));
-            }
-            if running > 0
-                && (watch.blocked_for(&self.process, self.late(), waited) >= patience.blocked
-                    || waited >= patience.starved.max(patience.blocked))
-            {
-                return Err(StopError::Busy { stuck: self.stuck(), waited, cut: 0 });
-            }
-            // If many threads are late, loans would only use CPU time that the threads need.
-            let lends = waited >= LATE / 4 && running > before / 4 * 3;
-            before = running;
-            self.nap(lends);
-        }
-    }
-
-    /// Checks that a thread at rest runs the program that was opened: a thread that is seized after an exec reports
-    /// none. Its instruction and its stack are in memory, and the memory of a former program cannot be read any more.
-    fn check_program(&self, regs: &Regs) -> Result<(), Error> {
-        let is_there = |at| self.process.read(at, &mut [0]).is_ok();
-        match is_there(regs.ip()) || is_there(regs.sp()) {
-            true => Ok(()),
-            false => Err(Error::Exec(self.process.pid())),
-        }
-    }
-
-    /// Marks the threads in transfers.
-    fn spare_transfers(&mut self) {
-        let process = &self.process;
-        for (&tid, t) in &mut self.threads {
-            t.spared = t.resting.is_none() && is_in_transfer(process, tid);
-        }
-    }
-
-    /// Interrupts spared threads, once all others are at rest. Returns whether there were any.
-    fn interrupt_spared(&mut self) -> Result<bool, Error> {
-        let spared: Vec<Tid> = self.threads.iter().filter(|(_, t)| t.spared).map(|(&tid, _)| tid).collect();
-        self.threads.values_mut().for_each(|t| t.spared = false);
-        spared.iter().try_for_each(|&tid| self.interrupt(tid))?;
-        Ok(!spared.is_empty())
-    }
-
-    /// Returns whether the process has as many threads as are at rest here. Then there are no others, as
-    /// threads at rest cannot end one by one. Counting a thousand threads costs nothing; listing them costs a
-    /// tenth of their stop.
-    fn is_complete(&self) -> bool {
-        self.process
-            .status()
-            .is_ok_and(|s| usize::try_from(s.threads).is_ok_and(|n| n == self.resting().count()))
-    }
-
-    /// Returns the threads that were interrupted and have not come to rest yet.
-    fn interrupted(&self) -> impl Iterator<Item = Tid> {
-        self.threads.iter().filter(|(_, t)| t.is_late()).map(|(&tid, _)| tid)
-    }
-
-    /// Returns the threads for which a stop waits: those that were interrupted, and those in vfork.
-    fn late(&self) -> impl Iterator<Item = Tid> {
-        self.interrupted().chain(self.forking.keys().copied())
-    }
-
-    /// Waits a moment for threads to come to rest. The wait grows with their number, as each look at all uses
-    /// CPU time that they need. If few are late and `lends` is set, each in turn gets this thread's priority.
-    fn nap(&self, lends: bool) {
-        match u32::try_from(self.late().count()).unwrap_or(u32::MAX) {
-            n if lends && (n as usize) < MANY => self.late().for_each(|tid| lend::wait(tid, NAP)),
-            n => std::thread::sleep((FOR_EACH * n).clamp(NAP, LONGEST_NAP)),
-        }
-    }
-
-    /// Returns the threads to try to stop, the last first. The flag is true if some other threads cannot be
-    /// stopped for now, such as a thread that waits in the kernel for a vfork child. Threads in waits that
-    /// the kernel itself restarts come first: a stop of such a thread delays no work. Threads whose call a
-    /// stop may end early come last.
-    fn candidates(&self) -> Result<(Vec<(u8, Tid)>, bool), Error> {
-        let (mut candidates, mut others) = (Vec::new(), false);
-        for tid in self.process.user_threads()? {
-            match self.process.thread_status(tid).map(|s| s.state) {
-                _ if self.threads.contains_key(&tid) => {}
-                Ok('R' | 'T') => candidates.push((1, tid)),
-                Ok('S') => candidates.push((if self.waits_patiently(tid) { 2 } else { 0 }, tid)),
-                Ok('D') => others = true,
-                _ => {}
-            }
-        }
-        candidates.sort_unstable();
-        Ok((candidates, others))
-    }
-
-    /// Returns whether a thread is in a wait that loses nothing by a stop: `pause`, `nanosleep`, `wait4`,
-    /// `futex`, `clock_nanosleep`.
-    fn waits_patiently(&self, tid: Tid) -> bool {
-        matches!(self.process.sleeps_in(tid), Some(34 | 35 | 61 | 202 | 230))
-    }
-
-    /// Seizes and stops any one thread that is fit to run system calls. The threads are tried one after the
-    /// other; the first that stops is used.
-    pub(crate) fn stop_one(&mut self, each: Duration, deadline: Duration) -> Result<Tid, Error> {
-        let pid = self.process.pid();
-        let (mut candidates, mut wait) = self.candidates()?;
-        let since = Instant::now();
-        self.since = Some(since);
-        let mut next = Duration::ZERO;
-        let mut dispatching = false;
-        // If no thread is on its own stack, one may be later: all are tried again after a pause that grows.
-        // If they merely cannot be stopped, they are checked often, which disturbs nothing.
-        let (mut unfit, mut pause, mut round) = (false, ROUND_PAUSE, Duration::ZERO);
-        loop {
-            if (since.elapsed() >= next || self.threads.is_empty())
-                && let Some((_, tid)) = candidates.pop()
-                && self.seize(tid, OPTIONS)?
-            {
-                // A thread whose call a stop may end early is tried only if no other stops for long.
-                let harmless = candidates.last().is_none_or(|(rank, _)| *rank > 0);
-                next = since.elapsed() + if harmless { each } else { each.max(RELUCTANCE) };
-                // The stop counts from the chosen thread, not from the time in which others could not be
-                // stopped.
-                if self.threads.is_empty() {
-                    self.since = Some(Instant::now());
-                }
-                self.threads.insert(tid, NEW);
-                self.interrupt(tid)?;
-            }
-            self.pump()?;
-            let rested: Vec<(Tid, Regs)> = self.resting().collect();
-            for (tid, regs) in rested {
-                let dispatches = ptrace::dispatches_syscalls(tid);
-                if !dispatches && Place::of(&self.process, tid, &regs).is_some() {
-                    self.check_program(&regs)?;
-                    self.dismiss_all_but(tid);
-                    return Ok(tid);
-                }
-                dispatching |= dispatches;
-                unfit |= !dispatches;
-                self.let_go(tid);
-            }
-            if since.elapsed() >= deadline {
-                break;
-            }
-            if candidates.is_empty() && self.threads.is_empty() && !unfit && !wait {
-                break;
-            }
-            if candidates.is_empty() && (unfit || wait) {
-                if unfit {
-                    round = since.elapsed() + pause;
-                    pause *= 2;
-                    unfit = false;
-                    wait = true;
-                }
-                if since.elapsed() >= round {
-                    (candidates, wait) = self.candidates()?;
-                }
-                std::thread::sleep(NAP * 10);
-            }
-            self.drop_dead_leader();
-            self.nap(since.elapsed() >= LATE / 4);
-        }
-        Err(if dispatching { Error::SyscallDispatch(pid) } else { Error::NoThread(pid) })
-    }
-
-    fn dismiss_all_but(&mut self, chosen: Tid) {
-        for (&tid, t) in &mut self.threads {
-            t.dismissed |= tid != chosen;
-        }
-        let rested: Vec<Tid> = self.resting().map(|(tid, _)| tid).filter(|&tid| tid != chosen).collect();
-        for tid in rested {
-            self.let_go(tid);
         }
     }
 
@@ -693,184 +380,5 @@ impl Group {
         })?;
         t.resting = Some(*regs);
         Ok(())
-    }
-
-    fn let_go(&mut self, tid: Tid) {
-        self.place = None;
-        match self.rest(tid) {
-            Some(rest) => {
-                self.finish(tid, &rest);
-            }
-            None => self.let_go_as_is(tid),
-        }
-    }
-
-    /// Returns the rest of the call that a thread at rest is in.
-    fn rest(&self, tid: Tid) -> Option<Rest> {
-        Rest::of(
-            &self.process,
-            tid,
-            &self.regs(tid).or_else(|_| ptrace::regs(tid).map_err(|_| Error::ThreadGone(tid))).ok()?,
-        )
-    }
-
-    /// Resumes a thread in a call that the kernel restarts from the beginning, or not at all.
-    pub(crate) fn let_go_as_is(&mut self, tid: Tid) {
-        if let Ok(regs) = self.regs(tid).or_else(|_| ptrace::regs(tid)) {
-            self.cure(tid, &regs);
-        }
-        self.detach(tid, None);
-    }
-
-    /// Ends the tracing of a stopped thread.
-    pub(crate) fn detach(&mut self, tid: Tid, sig: Option<Sig>) {
-        // ESRCH: killed meanwhile. The end of the tracing thread repairs any other failure.
-        let _ = ptrace::detach(tid, sig);
-        self.threads.remove(&tid);
-    }
-
-    /// Resumes every thread. An interrupted thread is resumed as it comes to rest, so that none of its calls
-    /// fails because of whet. Returns false if some threads still have to come to rest.
-    pub(crate) fn wind_down(&mut self) -> bool {
-        self.release();
-        let since = Instant::now();
-        let mut late = LATE;
-        // Threads that were not interrupted need only the end of the tracing thread.
-        while self.since.is_some() && !self.are_all_gone() {
-            if !self.see_off() {
-                break;
-            }
-            let waited = since.elapsed();
-            if waited >= late {
-                late = waited + LATE;
-                self.drop_dead_leader();
-                reaper::reap_all(&self.process);
-                let limit = if self.stuck_for_long() { SOON_STUCK } else { SOON };
-                if waited >= limit {
-                    return false;
-                }
-            }
-            std::thread::sleep(NAP);
-        }
-        true
-    }
-
-    /// Returns whether all threads need only the end of the tracing thread. Among these are threads that were not
-    /// interrupted, and threads in vfork, which no interruption ends early.
-    fn are_all_gone(&self) -> bool {
-        let is_gone = |(&tid, t): (&Tid, &Thread)| {
-            t.spared
-                || t.entering.is_some_and(|e| e.there)
-                || t.entering.is_none() && vfork::is_waiting(&self.process, tid)
-        };
-        self.threads.iter().all(is_gone)
-    }
-
-    /// Returns whether all threads that have not come to rest are in uninterruptible waits.
-    fn stuck_for_long(&self) -> bool {
-        let is_stuck = |tid| self.process.thread_status(tid).is_ok_and(|s| s.state == 'D');
-        self.threads.iter().all(|(&tid, t)| t.spared || is_stuck(tid))
-    }
-
-    /// Returns whether the process is a child of this process.
-    pub(crate) fn is_child(&self) -> bool {
-        self.process.status().is_ok_and(|s| u32::try_from(s.ppid) == Ok(std::process::id()))
-    }
-
-    /// Continues [`Group::wind_down`] until all threads are resumed, `end` is set or a minute has passed.
-    pub(crate) fn linger(&mut self, end: &AtomicBool) {
-        let since = Instant::now();
-        let mut late = LATE;
-        while !self.are_all_gone() && !end.load(Ordering::Relaxed) && since.elapsed() < LINGER {
-            self.drop_dead_leader();
-            if since.elapsed() >= late {
-                late = since.elapsed() + LATE;
-                reaper::reap_all(&self.process);
-            }
-            if !self.see_off() {
-                break;
-            }
-            std::thread::sleep(LINGER_NAP);
-        }
-    }
-
-    /// Resumes threads that have come to rest, new threads as well. Returns false if the kernel should do the
-    /// rest.
-    fn see_off(&mut self) -> bool {
-        for t in self.threads.values_mut() {
-            t.dismissed = true;
-        }
-        self.pump().is_ok()
-    }
-
-    /// Resumes first the threads in the middle of a transfer. The others follow when these are in their calls
-    /// again, so that the kernel holds their files. A thread that ran before them could close a file and open
-    /// another by the same number.
-    fn finish_transfers(&mut self) {
-        let in_transfer = |regs: &Regs| {
-            regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
-        };
-        let transfers: Vec<Tid> =
-            self.resting().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
-        let since = Instant::now();
-        let mut under_way = Vec::new();
-        for tid in transfers {
-            if since.elapsed() >= REENTRY {
-                break;
-            }
-            if let Some(rest) = self.rest(tid).filter(Rest::moves) {
-                under_way.extend(self.finish(tid, &rest).map(|slot| (tid, slot)));
-            }
-        }
-        while !under_way.is_empty() && since.elapsed() < REENTRY {
-            under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
-            // Some threads are followed to the entry of their call.
-            if self.pump().is_err() {
-                break;
-            }
-            under_way.retain(|&(tid, slot)| self.is_on_its_way(tid, slot));
-        }
-    }
-
-    /// Returns whether a thread that was sent into a slot has not begun its call yet.
-    fn is_on_its_way(&self, tid: Tid, slot: Slot) -> bool {
-        let followed = self.threads.get(&tid).and_then(|t| t.entering).is_some_and(|e| !e.there);
-        let runs =
-            || self.process.text(&format!("task/{tid}/syscall")).is_ok_and(|s| s.starts_with("running"));
-        followed || (!slot.is_free(&self.process) && runs())
-    }
-
-    /// Resumes every thread at rest.
-    pub(crate) fn release(&mut self) -> StopReport {
-        let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
-        self.finish_transfers();
-        // Next come threads in no unfinished call: room for the rest of a call takes a thread at rest some
-        // time.
-        let mut rests = Vec::new();
-        for tid in self.resting().map(|(tid, _)| tid).collect::<Vec<_>>() {
-            match self.rest(tid) {
-                Some(rest) => rests.push((tid, rest)),
-                None => self.let_go_as_is(tid),
-            }
-        }
-        for (tid, rest) in rests {
-            self.finish(tid, &rest);
-        }
-        let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
-        if !resting.is_empty() {
-            tally::count(stopped);
-        }
-        StopReport { stopped, threads: resting.len(), cured: self.cured }
-    }
-}
-
-/// Returns whether a thread sleeps in a call that may have moved a part of its data.
-fn is_in_transfer(process: &Process, tid: Tid) -> bool {
-    process.sleeps_in(tid).is_some_and(rest::is_transfer)
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.release();
     }
 }
