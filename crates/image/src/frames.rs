@@ -3,6 +3,8 @@
 use crate::bytes::{array, i32_at, u32_at, u64_at};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 
+/// The most bytes of `.eh_frame_hdr` that are read. That of a program with two million functions is smaller.
+pub(crate) const MOST_TABLE: u64 = 16 << 20;
 const PE_OMIT: u8 = 0xff;
 const PE_PCREL: u8 = 0x10;
 const PE_DATAREL: u8 = 0x30;
@@ -19,7 +21,7 @@ pub(crate) struct Hdr {
 /// Reads `.eh_frame_hdr`. Returns `None` if it is unreadable, is not version 1, or encodes the address of
 /// `.eh_frame` in a form that no linker writes.
 pub(crate) fn hdr(mem: &dyn ReadMemory, at: AvmaRange) -> Option<Hdr> {
-    let bytes = mem.bytes(at).ok()?;
+    let bytes = mem.bytes(AvmaRange::with_len(at.start, at.len().min(MOST_TABLE))).ok()?;
     let [1, eh_frame_enc, count_enc, table_enc] = array(&bytes, 0)? else { return None };
     let (eh_frame, used) = pointer(&bytes, 4, eh_frame_enc, at.start)?;
     let mut out = Hdr { eh_frame, listed: None };

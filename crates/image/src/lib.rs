@@ -32,7 +32,7 @@ mod vtables;
 pub use auxv::MainHint;
 pub use error::Error;
 pub use file::{FileParts, Files, NoFiles};
-pub use identity::identity_of;
+pub use identity::{identity_of, is_derived};
 pub use image::{Image, ModuleId, Skipped};
 pub use maps::{Mapping, Perms};
 pub use module::{Module, ModuleKind, Segment};

@@ -217,8 +217,10 @@ impl Skeleton<'_> {
         files: &dyn Files,
     ) -> Result<Module, Error> {
         let mut faults = Vec::new();
-        let build_id = self.build_id(mem);
-        let identity = build_id.clone().or_else(|| self.derived_id(mem));
+        let in_file = |p: &Phdr| self.in_file(p, mem);
+        let build_id = identity::build_id(&self.phdrs, in_file);
+        let derived = || identity::derived(&self.header, &self.phdrs, in_file);
+        let identity = build_id.clone().or_else(derived);
         let has_dynamic = self.phdrs.iter().any(|p| p.kind == elf::PT_DYNAMIC);
         let dynamic = self.dynamic(mem);
         if has_dynamic && dynamic.is_none() {
@@ -272,13 +274,10 @@ impl Skeleton<'_> {
         })
     }
 
-    fn build_id(&self, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
-        let notes = self.phdrs.iter().filter(|p| p.kind == elf::PT_NOTE);
-        notes.filter_map(|p| self.small_part(p, mem)).find_map(|bytes| elf::build_id(&bytes))
-    }
-
-    fn derived_id(&self, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
-        identity::derived(&self.header, &self.phdrs, |table| mem.bytes(self.place(table)?).ok())
+    /// Returns the bytes that the file has for a segment.
+    fn in_file(&self, p: &Phdr, mem: &dyn ReadMemory) -> Option<Vec<u8>> {
+        let range = self.place(&Phdr { memsz: p.filesz, ..*p })?;
+        mem.bytes(range).ok()
     }
 
     /// Returns the symbols of the dynamic table and of the file.

@@ -263,12 +263,44 @@ fn stubs_in_every_form() {
         assert_eq!(main.frames.find(visible.at).unwrap().range.start, visible.at);
         assert!(main.faults.is_empty(), "{:?}", main.faults);
         assert_eq!(main.build_id.is_none(), args.contains(&"-Wl,--build-id=none"));
-        assert!(main.identity.is_some());
-        assert_eq!(main.identity, image::identity_of(&exe));
-        // A stripped copy is the same build.
-        let stripped = dir.path().join("stripped");
+    }
+}
+
+/// A module without a build-id has the same identity in memory, in its file and in a stripped copy.
+#[test]
+fn identities() {
+    let dir = tempfile::tempdir().unwrap();
+    let forms: [&[&str]; 8] = [
+        &[],
+        &["-no-pie"],
+        &["-static"],
+        &["-static-pie"],
+        &["-Wl,-z,noseparate-code"],
+        &["-Wl,--no-eh-frame-hdr"],
+        &["-Wl,-z,norelro", "-fuse-ld=gold"],
+        &["-Wl,-z,max-page-size=0x200000"],
+    ];
+    let mut seen = std::collections::BTreeSet::new();
+    for (i, args) in forms.into_iter().enumerate() {
+        let exe =
+            compile(dir.path(), &format!("named{i}"), WAITS, &[args, &["-Wl,--build-id=none"]].concat());
+        let stripped = dir.path().join(format!("stripped{i}"));
         run(Command::new("strip").arg("-o").args([&stripped, &exe]));
-        assert_eq!(image::identity_of(&stripped), main.identity);
+        // Without the table, its segment is empty.
+        let bare = dir.path().join(format!("bare{i}"));
+        run(Command::new("objcopy").args(["--remove-section", ".eh_frame_hdr"]).args([&exe, &bare]));
+        for file in [&exe, &bare] {
+            let guest = Guest::start(&mut Command::new(file));
+            let image = guest.live().image();
+            let main = image.main();
+            assert_eq!(main.build_id, None);
+            let id = main.identity.clone().unwrap();
+            assert!(image::is_derived(&id), "{args:?}: {id:?}");
+            assert_eq!(image::identity_of(file), Some(id), "{args:?}");
+        }
+        let id = image::identity_of(&exe).unwrap();
+        assert_eq!(image::identity_of(&stripped), Some(id.clone()), "{args:?}");
+        assert!(seen.insert(id), "{args:?}");
     }
 }
 

@@ -12,8 +12,14 @@ pub(crate) fn id_of(module: &Module) -> Option<BuildId> {
     module.identity.as_deref().and_then(BuildId::new)
 }
 
-/// Returns the modules that have an id.
+/// Returns the modules that have an id. Of modules with the same id, such as copies of one library, only the first in
+/// memory is found by it.
 pub(crate) fn loaded(image: &Image) -> Loaded {
-    let modules = image.numbered_modules();
-    modules.filter_map(|(id, m)| Some((id_of(m)?, id))).collect()
+    let mut loaded = Loaded::default();
+    for (module, m) in image.numbered_modules() {
+        if let Some(id) = id_of(m) {
+            loaded.entry(id).or_insert(module);
+        }
+    }
+    loaded
 }

@@ -123,6 +123,11 @@ pub(crate) fn pprof(profile: &Profile) -> Vec<u8> {
     file.finish().unwrap_or_default()
 }
 
+/// Returns a linker's build-id. For a derived id returns none: pprof refuses a local file with another build-id.
+fn linkers(id: &BuildId) -> String {
+    if image::is_derived(id.bytes()) { String::new() } else { id.to_string() }
+}
+
 fn message(profile: &Profile) -> Pprof {
     let graph = CallGraph::of(profile);
     let mut out = Builder::new(profile, &graph);
@@ -199,7 +204,7 @@ impl<'a> Builder<'a> {
                 memory_start: 0,
                 memory_limit: 0,
                 filename: out.string(&module.name),
-                build_id: out.string(&build_id.to_string()),
+                build_id: out.string(&linkers(build_id)),
                 has_functions: true,
             };
             out.pprof.mapping.push(mapping);

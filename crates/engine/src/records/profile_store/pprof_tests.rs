@@ -98,6 +98,18 @@ fn values_are_those_of_the_profile() {
     );
 }
 
+/// pprof compares it with the build-id of a local file, which has none.
+#[test]
+fn a_derived_id_is_no_build_id() {
+    let derived = format!("77686574{:032x}", 1);
+    let text =
+        TEXT.replace("module aa ", &format!("module {derived} ")).replace("@aa ", &format!("@{derived} "));
+    let p = read(&pprof(&text.parse().unwrap()));
+    let ids: Vec<&str> =
+        p.mapping.iter().map(|m| p.string_table[usize::try_from(m.build_id).unwrap()].as_str()).collect();
+    assert_eq!(ids, ["", "0b"]);
+}
+
 #[test]
 fn counts_beyond_the_format_are_cut_off() {
     let text = TEXT

@@ -1,6 +1,6 @@
 //! Makes a profile from the candidates of an optimization.
 
-use super::{id_of, sites};
+use super::{id_of, loaded, sites};
 use crate::OptimizeOptions;
 use crate::analyse::program::{FuncId, Program};
 use crate::plan::calls;
@@ -9,7 +9,7 @@ use crate::plan::candidates::Candidates;
 use crate::plan::estimate;
 use crate::plan::samples::Samples;
 use addr::Addr;
-use profile::{Binding, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
+use profile::{Binding, BuildId, Counts, FunctionKey, FunctionProfile, Origin, Place, Profile};
 use std::time::{Duration, SystemTime};
 
 /// The most bytes of profile text that are kept in a target; the least executed functions are left out.
@@ -46,9 +46,12 @@ pub(crate) fn take_down(
         Some(used) => head_of(used),
         None => head(options, taken),
     };
+    let loaded = loaded(program.image());
     for c in counted {
         let module = program.module_image(c.id);
-        let Some(build_id) = id_of(module) else { continue };
+        // Functions of a second module with the same id would replace those of the first.
+        let is_first = |id: &BuildId| loaded.get(id) == Some(&program.module(c.id).id);
+        let Some(build_id) = id_of(module).filter(is_first) else { continue };
         let function = function(program, c);
         let entry = profile.modules.entry(build_id).or_default();
         entry.name = module.file_name().unwrap_or_default().to_owned();

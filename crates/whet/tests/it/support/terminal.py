@@ -28,6 +28,14 @@ def frames(terminal: int, drawn: bytearray, wanted: int) -> None:
             drawn += os.read(terminal, 65536)
 
 
+def what_came(terminal: int, seconds: float) -> bytes:
+    """Returns what has been drawn since, if anything comes in this time."""
+    try:
+        return os.read(terminal, 65536) if select.select([terminal], [], [], seconds)[0] else b""
+    except OSError:
+        return b""
+
+
 def main() -> None:
     pid, terminal = pty.fork()
     if pid == 0:
@@ -42,15 +50,13 @@ def main() -> None:
     os.write(terminal, b"\x03")
     # While the command still runs, a read can report the end of the terminal although the last bytes are under way
     # (n_tty_read of Linux 6.18 looks for input before it looks whether the other side is closed).
-    status = os.waitpid(pid, 0)[1]
-    while True:
-        try:
-            more = os.read(terminal, 65536)
-        except OSError:
-            break
-        if not more:
-            break
+    limit = time.monotonic() + 60
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        assert time.monotonic() < limit, bytes(drawn)
+        drawn += what_came(terminal, 0.01)
+    while more := what_came(terminal, 0):
         drawn += more
+    status = ended[1]
     print(json.dumps({"code": os.waitstatus_to_exitcode(status), "drawn": drawn.decode(errors="replace")}))
 
 
