@@ -1,5 +1,5 @@
-//! What identifies a build of a module: the linker's build-id, or for a module that has none (a linker writes it
-//! only when asked, and MariaDB's and MySQL's own builds did not ask for years) an id derived from its headers.
+//! What identifies a build of a module: the linker's build-id, or for a module that has none an id derived from its
+//! headers. (A linker writes a build-id only when asked; old builds of MariaDB and MySQL have none.)
 //!
 //! A derived id is for comparison only. No debuginfod server knows it. Builds that differ only in constants or in
 //! instructions of the same length may share it; they have nearly all functions in common.
@@ -24,7 +24,7 @@ pub fn is_derived(id: &[u8]) -> bool {
     id.len() == LEN && id.starts_with(&MARK)
 }
 
-/// Returns the identity of an ELF file, equal to [`crate::Module::identity`] of a process that has mapped it. Returns
+/// Returns the identity of an ELF file, equal to [`crate::Module::identity()`] of a process that has mapped it. Returns
 /// `None` if it is not an x86-64 ELF file, or cannot be read.
 #[must_use]
 pub fn identity_of(path: &Path) -> Option<Vec<u8>> {
@@ -70,7 +70,8 @@ pub(crate) fn derived(
     Some([&MARK, &hash.finalize()[..LEN - MARK.len()]].concat())
 }
 
-/// Returns whether the file's bytes of a segment are in memory, unchanged: inside a loaded segment that nobody writes.
+/// Returns whether memory has the same bytes for a segment as the file. This holds inside a loaded segment that is not
+/// writable.
 fn is_loaded(p: &Phdr, phdrs: &[Phdr]) -> bool {
     let end = |p: &Phdr| p.vaddr.checked_add(p.filesz);
     let holds =

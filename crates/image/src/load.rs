@@ -15,7 +15,7 @@ const PAGE: u64 = 4096;
 /// The end of user addresses with four-level paging, and with five-level paging unless a program requests
 /// more.
 const USER_END: u64 = 1 << 47;
-/// The largest interpreter path, note segment or dynamic section that is read, in bytes. No sound module has
+/// The largest interpreter path or dynamic section that is read, in bytes. No sound module has
 /// a larger one.
 const MAX_SMALL: u64 = 1 << 20;
 /// The most needed libraries of a module that are kept. No module needs more.
@@ -220,7 +220,7 @@ impl Skeleton<'_> {
         let in_file = |p: &Phdr| self.in_file(p, mem);
         let build_id = identity::build_id(&self.phdrs, in_file);
         let derived = || identity::derived(&self.header, &self.phdrs, in_file);
-        let identity = build_id.clone().or_else(derived);
+        let derived_id = if build_id.is_none() { derived() } else { None };
         let has_dynamic = self.phdrs.iter().any(|p| p.kind == elf::PT_DYNAMIC);
         let dynamic = self.dynamic(mem);
         if has_dynamic && dynamic.is_none() {
@@ -254,7 +254,7 @@ impl Skeleton<'_> {
             relro: self.relro(),
             entry: (self.header.entry != 0).then(|| self.bias.avma(Svma(self.header.entry))),
             build_id,
-            identity,
+            derived_id,
             interpreter,
             eh_frame,
             eh_frame_hdr: self.part(elf::PT_GNU_EH_FRAME),

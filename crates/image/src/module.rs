@@ -57,9 +57,9 @@ pub struct Module {
     pub entry: Option<Avma>,
     /// The linker's build-id.
     pub build_id: Option<Vec<u8>>,
-    /// Identifies the build: [`Module::build_id`], or for a module that has none an id derived from its
-    /// headers and its functions' addresses. `None` if these cannot be read.
-    pub identity: Option<Vec<u8>>,
+    /// For a module without a build-id: an id derived from its headers and its functions' addresses. `None` if
+    /// these cannot be read.
+    pub derived_id: Option<Vec<u8>>,
     /// `PT_INTERP`: the path of the dynamic loader.
     pub interpreter: Option<String>,
     /// The range of `.eh_frame`, up to the end of the last entry that unwinders use.
@@ -95,6 +95,12 @@ pub struct Module {
 }
 
 impl Module {
+    /// Returns what identifies the build: the build-id, or the derived id.
+    #[must_use]
+    pub fn identity(&self) -> Option<&[u8]> {
+        self.build_id.as_deref().or(self.derived_id.as_deref())
+    }
+
     /// Returns the file name of its path.
     #[must_use]
     pub fn file_name(&self) -> Option<&str> {

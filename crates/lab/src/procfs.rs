@@ -35,9 +35,10 @@ impl CpuTicks {
     /// Returns the time spent since `before`. Whole ticks are subtracted, so that a part is never more than the
     /// whole. (The kernel's counts of idle time may go back a little: proc(5).)
     pub fn since(&self, before: &Self) -> CpuTimes {
-        let spent: [u64; 8] = std::array::from_fn(|i| {
-            self.0.get(i).zip(before.0.get(i)).map_or(0, |(a, b)| a.saturating_sub(*b))
-        });
+        let mut spent = self.0;
+        for (ticks, earlier) in spent.iter_mut().zip(before.0) {
+            *ticks = ticks.saturating_sub(earlier);
+        }
         let [_, _, _, idle, iowait, _, _, steal] = spent;
         CpuTimes {
             idle: seconds(idle + iowait),

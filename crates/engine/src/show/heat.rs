@@ -8,7 +8,7 @@
 
 use crate::Target;
 use crate::plan::loop_copies::{Flows, LoopCopies};
-use crate::records::profile_store::id_of;
+use crate::records::profile_store::loaded;
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use emit::{AddressMap, Link};
 use iced_x86::{Decoder, DecoderOptions};
@@ -84,16 +84,17 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
     let (mut functions, mut left_out) = (0, 0);
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let pristine = target.pristine();
+    let loaded = loaded(image);
     for (build, module) in &tame.modules {
-        let is = |m: &&image::Module| id_of(m).as_ref() == Some(build);
-        let Some(loaded) = image.modules().iter().find(is) else {
+        let Some(&id) = loaded.get(build) else {
             left_out += module.functions.len();
             continue;
         };
+        let here = image.module(id);
         for (key, f) in &module.functions {
-            let entry = loaded.bias.avma(key.at);
+            let entry = here.bias.avma(key.at);
             let blocks = ((f.origin == Origin::Counted) == counted)
-                .then(|| blocks(f, entry, loaded.extent, &pristine))
+                .then(|| blocks(f, entry, here.extent, &pristine))
                 .flatten();
             let Some(blocks) = blocks else {
                 left_out += 1;

@@ -294,7 +294,7 @@ fn identities() {
             let image = guest.live().image();
             let main = image.main();
             assert_eq!(main.build_id, None);
-            let id = main.identity.clone().unwrap();
+            let id = main.identity().unwrap().to_vec();
             assert!(image::is_derived(&id), "{args:?}: {id:?}");
             assert_eq!(image::identity_of(file), Some(id), "{args:?}");
         }

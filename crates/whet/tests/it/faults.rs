@@ -284,14 +284,13 @@ fn a_switch_left_on() {
         return crate::support::skip("the kernel does not show whether huge pages are switched off");
     }
     // Returns whether a whet that died at a point left them on.
-    let left_on = |point: u32, next: &str| {
+    let left_on = |point: u32, next: fn(&Guest) -> Vec<String>| {
         let guest = start();
         assert!(dying_at(point, &all(&guest)).is_none(), "huge pages were never switched on");
         is_intact(&guest);
         let on = huge_pages(&guest) == Some(true);
         if on {
-            let next =
-                if next == "undo" { vec!["undo".to_owned(), guest.arg()] } else { all(&guest).to_vec() };
+            let next = next(&guest);
             whet(&next).exits(0);
             assert_eq!(huge_pages(&guest), Some(false), "after {next:?}");
             is_intact(&guest);
@@ -300,9 +299,11 @@ fn a_switch_left_on() {
         on
     };
     // They are on at two points at least: before the pages are touched, and after.
-    let found = (8..100).step_by(2).find(|&point| left_on(point, "undo")).unwrap();
-    left_on(found - 1, "optimize");
-    assert!((found + 1..100).any(|point| !left_on(point, "optimize")));
+    let undo = |guest: &Guest| vec!["undo".to_owned(), guest.arg()];
+    let optimize = |guest: &Guest| rebuild_all(guest).to_vec();
+    let found = (8..100).step_by(2).find(|&point| left_on(point, undo)).unwrap();
+    left_on(found - 1, optimize);
+    assert!((found + 1..100).any(|point| !left_on(point, optimize)));
 }
 
 /// The same for a program whose clones are in order: what the daemon does after the death of a worker.

@@ -50,7 +50,7 @@ fn a_restarted_program_starts_warm() {
     starts_warm(&build("cases.c"));
 }
 
-/// As MariaDB's and MySQL's own builds have none.
+/// Old builds of MariaDB and MySQL are such programs.
 #[test]
 fn a_program_without_a_build_id_starts_warm() {
     starts_warm(&build_with("cases.c", &["-Wl,--build-id=none"]).unwrap());

@@ -9,7 +9,7 @@ pub(crate) type Loaded = FxHashMap<BuildId, ModuleId>;
 
 /// Returns the id of a module in profiles: the linker's build-id, or what `image` derives where there is none.
 pub(crate) fn id_of(module: &Module) -> Option<BuildId> {
-    module.identity.as_deref().and_then(BuildId::new)
+    module.identity().and_then(BuildId::new)
 }
 
 /// Returns the modules that have an id. Of modules with the same id, such as copies of one library, only the first in

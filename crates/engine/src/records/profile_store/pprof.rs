@@ -124,7 +124,7 @@ pub(crate) fn pprof(profile: &Profile) -> Vec<u8> {
 }
 
 /// Returns a linker's build-id. For a derived id returns none: pprof refuses a local file with another build-id.
-fn linkers(id: &BuildId) -> String {
+fn linkers_id(id: &BuildId) -> String {
     if image::is_derived(id.bytes()) { String::new() } else { id.to_string() }
 }
 
@@ -204,7 +204,7 @@ impl<'a> Builder<'a> {
                 memory_start: 0,
                 memory_limit: 0,
                 filename: out.string(&module.name),
-                build_id: out.string(&linkers(build_id)),
+                build_id: out.string(&linkers_id(build_id)),
                 has_functions: true,
             };
             out.pprof.mapping.push(mapping);

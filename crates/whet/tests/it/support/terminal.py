@@ -51,12 +51,13 @@ def main() -> None:
     # While the command still runs, a read can report the end of the terminal although the last bytes are under way
     # (n_tty_read of Linux 6.18 looks for input before it looks whether the other side is closed).
     limit = time.monotonic() + 60
-    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+    ended = 0
+    while not ended:
         assert time.monotonic() < limit, bytes(drawn)
         drawn += what_came(terminal, 0.01)
+        ended, status = os.waitpid(pid, os.WNOHANG)
     while more := what_came(terminal, 0):
         drawn += more
-    status = ended[1]
     print(json.dumps({"code": os.waitstatus_to_exitcode(status), "drawn": drawn.decode(errors="replace")}))
 
 
