@@ -11,29 +11,34 @@ use crate::mapping::{map_from, nr, prot};
 use crate::{BLOB_OFFSET, CachePlan, Error, Plan, Policy, ToggleReport, fault, huge_wanted, toggle};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tracee::{Content, Process, SealedFile, Stopped};
 
-/// What the file of a code cache has beside clones and tables.
+/// The file of a code cache.
 #[derive(Clone, Debug)]
-pub struct CodeFile {
-    /// Its absolute path, which `/proc/PID/maps` shows. It lies in a file system of its own.
-    pub path: PathBuf,
-    /// The bytes behind both mappings.
-    pub tail: Vec<u8>,
+pub enum CodeFile {
+    /// A file of the process's own, still to be written.
+    New {
+        /// Its absolute path, which `/proc/PID/maps` shows. It lies in a file system of its own.
+        path: PathBuf,
+        /// The bytes behind both mappings.
+        tail: Vec<u8>,
+    },
+    /// The file from which another process has mapped the same cache at the same addresses.
+    Shared(Arc<SealedFile>),
 }
 
 /// The parts of a code cache's file, each with its offset in it.
 pub type FileParts<'a> = [(u64, &'a [u8]); 3];
 
 impl CachePlan {
-    /// Returns the parts of the file, by offset, and its size. `None` for a cache of anonymous memory.
+    /// Returns the parts of a new file, by offset, and its size. `tail` is the file's.
     #[must_use]
-    pub fn file_parts(&self) -> Option<(FileParts<'_>, u64)> {
-        let tail = &self.file.as_ref()?.tail;
+    pub fn file_parts<'a>(&'a self, tail: &'a [u8]) -> (FileParts<'a>, u64) {
         let data = self.text_range().len();
         let end = data + self.data_len();
-        let parts = [(0, &self.text[..]), (data + BLOB_OFFSET, &self.blob[..]), (end, &tail[..])];
-        Some((parts, end + tail.len() as u64))
+        let parts = [(0, &self.text[..]), (data + BLOB_OFFSET, &self.blob[..]), (end, tail)];
+        (parts, end + tail.len() as u64)
     }
 }
 
@@ -63,10 +68,14 @@ pub(crate) fn map(
     outcome.map(|()| true)
 }
 
-fn file(cache: &CachePlan, huge: bool) -> Option<Result<SealedFile, Error>> {
-    let (parts, len) = cache.file_parts()?;
+fn file(cache: &CachePlan, huge: bool) -> Option<Result<Arc<SealedFile>, Error>> {
+    let (path, tail) = match cache.file.as_ref()? {
+        CodeFile::New { path, tail } => (path, tail),
+        CodeFile::Shared(file) => return Some(Ok(Arc::clone(file))),
+    };
+    let (parts, len) = cache.file_parts(tail);
     let content = Content { parts: &parts, len, huge: huge && huge_wanted(cache.text.len() as u64) };
-    Some(SealedFile::create(&cache.file.as_ref()?.path, content).map_err(Error::CodeFile))
+    Some(SealedFile::create(path, content).map(Arc::new).map_err(Error::CodeFile))
 }
 
 fn map_each(stopped: &mut Stopped<'_>, caches: &[CachePlan], fds: &[u64]) -> Result<(), Error> {
@@ -100,7 +109,7 @@ pub(crate) fn is_refusal(e: &Error) -> bool {
     )
 }
 
-/// Checks that the mappings show what was written to the files.
+/// Checks that the mappings show the plan's clones and tables.
 pub(crate) fn check(process: &Process, plan: &Plan) -> Result<(), Error> {
     for cache in &plan.caches {
         for (at, bytes) in [(cache.text_at, &cache.text), (cache.data_at.add(BLOB_OFFSET), &cache.blob)] {

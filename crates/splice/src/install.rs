@@ -35,7 +35,7 @@ pub struct CachePlan {
     pub eh_frame_hdr: Avma,
     /// The `.eh_frame` in the blob.
     pub eh_frame: AvmaRange,
-    /// The rest of the file to map the cache from; `None` for anonymous memory.
+    /// The file to map the cache from; `None` for anonymous memory.
     pub file: Option<CodeFile>,
     /// The redirects that lead into the cache.
     pub records: Vec<Record>,

@@ -35,7 +35,7 @@ pub struct Policy {
     /// How many writes are made in one stop. The rest takes further stops, since every prefix of a change is
     /// sound. Code needs one write for each redirect, data one for each page.
     pub writes: usize,
-    /// Pause between the stops that make the writes of one change.
+    /// Pause between the stops that make the writes of one change, if a thread was at work.
     pub breath: Duration,
 }
 
@@ -243,7 +243,10 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         write::check(process, &outcome?)?;
         todo = rest;
         if !todo.is_empty() {
-            std::thread::sleep(policy.breath);
+            // A process whose threads all waited lost no time.
+            if released.cured < released.threads {
+                std::thread::sleep(policy.breath);
+            }
         } else if attempt >= policy.attempts
             || change.apply.is_empty()
             || !slipped(process, change.module_list)?

@@ -12,6 +12,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// The most files that one stop gives. The kernel passes 253 at a time.
 const MOST_FILES: usize = 64;
@@ -36,7 +37,7 @@ impl Stopped<'_> {
     /// security module or by its limit of open files. Nothing is changed then.
     pub fn with_files<R, E: From<Error>>(
         &mut self,
-        files: &[SealedFile],
+        files: &[Arc<SealedFile>],
         hint: Avma,
         f: impl FnOnce(&mut Self, &[u64]) -> Result<R, E>,
     ) -> Result<R, E> {
@@ -56,7 +57,7 @@ impl Stopped<'_> {
     }
 
     /// Sends the files through a pair of sockets. Returns the descriptors that the target got.
-    fn give(&mut self, page: Avma, files: &[SealedFile]) -> Result<Vec<u64>, Error> {
+    fn give(&mut self, page: Avma, files: &[Arc<SealedFile>]) -> Result<Vec<u64>, Error> {
         let kind = i64::from(libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).cast_unsigned();
         self.call(libc::SYS_socketpair, [libc::AF_UNIX.cast_unsigned().into(), kind, 0, page.0, 0, 0])?;
         let process = self.process();
@@ -144,7 +145,7 @@ fn not_given(source: io::Error) -> Error {
 }
 
 /// Sends descriptors through a socket of the process.
-fn send(process: &Process, socket: u64, files: &[SealedFile]) -> Result<(), Error> {
+fn send(process: &Process, socket: u64, files: &[Arc<SealedFile>]) -> Result<(), Error> {
     let socket = get(process, socket).map_err(not_given)?;
     let files: Vec<BorrowedFd<'_>> = files.iter().map(|f| f.file().as_fd()).collect();
     let mut space = vec![MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(&files).size()];

@@ -6,6 +6,9 @@
 //! through `/proc/PID/map_files`. A `memfd` can be sealed as well, but profilers regard its mappings as
 //! memory without a file.
 
+use crate::Process;
+use addr::AvmaRange;
+use rustix::fs::{StatVfsMountFlags, fstatfs, fstatvfs};
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,6 +22,8 @@ const CREATE: libc::c_uint = 6;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const READ_ONLY: u64 = 1;
+/// The kind of these file systems (`include/uapi/linux/magic.h`).
+const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// No set-user-id programs, no devices.
 const NO_SUID_NO_DEV: u64 = 2 | 4;
 
@@ -69,6 +74,19 @@ impl SealedFile {
         let file = File::open(&inside)?;
         make_read_only(&mount)?;
         Ok(Self(file))
+    }
+
+    /// Opens the file that a process has mapped at `range`, which is one whole mapping.
+    ///
+    /// # Errors
+    /// The kernel's errors: `EPERM` without `CAP_SYS_ADMIN`, `ENOENT` if there is no such mapping; `EINVAL` if
+    /// the mount is not as [`SealedFile::create`] makes it.
+    pub fn mapped(process: &Process, range: AvmaRange) -> io::Result<Self> {
+        let link = process.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
+        let file = File::open(link)?;
+        let is_memory = u64::try_from(fstatfs(&file)?.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
+        let is_sealed = is_memory && fstatvfs(&file)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+        if is_sealed { Ok(Self(file)) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
     }
 
     /// Returns the descriptor, which is open for reading.

@@ -63,6 +63,7 @@ fn members(m: &MembersReport) -> String {
         (m.installed, "got the clones"),
         (m.redone, "had them and got them in force"),
         (m.in_force, "had them in force"),
+        (m.not_from_files.len(), "cannot take files"),
         (m.ended, "ended meanwhile"),
         (m.left_alone.len(), "left alone"),
     ];
@@ -81,7 +82,7 @@ fn members(m: &MembersReport) -> String {
             m.seconds
         );
     }
-    s + &reasons(&m.left_alone)
+    s + &reasons(&m.not_from_files) + &reasons(&m.left_alone)
 }
 
 /// Returns one line for each reason, with how many members it concerns and the first of them.

@@ -23,8 +23,12 @@ pub(crate) fn map_waiting<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    map_by((per_cpu * cpus).min(MOST_WAITING), 1, items, work)
+    map_by((per_cpu * cpus()).min(MOST_WAITING), 1, items, work)
+}
+
+/// Returns how many CPUs this process may use.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Applies `work` to each item by some threads, each of which takes `share` items at a time.

@@ -3,7 +3,8 @@
 //! A process maps its caches from files that have no name outside (`tracee::SealedFile`). Profilers reach
 //! them through `/proc/PID/map_files`. Other tools (perf, elfutils, gdb on a core) read a path in
 //! `/proc/PID/maps` or in a core, and open it. So the file has, in its own file system, the path of a copy
-//! that whet writes there. Nobody maps the copy, so its loss harms nothing.
+//! that whet writes there. Nobody maps the copy, so its loss harms nothing. The members of a family map the
+//! files of their parent, so they have no copies of their own.
 
 use crate::analyse::program::Program;
 use crate::base::{private, whole_file};
@@ -12,11 +13,14 @@ use crate::{Error, Target};
 use rustc_hash::FxHasher;
 use serde::{Deserialize, Serialize};
 use splice::{CachePlan, CodeFile};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::Hasher;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 use symbols::{Fragment, Part};
 
 /// The files of a generation's clones.
@@ -33,6 +37,10 @@ pub struct CodeFiles {
 
 /// The ending of files' names.
 const ENDING: &str = "whet";
+
+/// The number of ended processes whose copies are kept, the latest ones: their cores may still be read, and members
+/// of their families may live on.
+const ENDED_KEPT: usize = 4;
 
 /// Returns the names of all clones.
 pub(crate) fn names(program: &Program<'_>, built: &Built) -> Vec<Fragment> {
@@ -75,7 +83,7 @@ pub(crate) fn prepare(
         if let Some(place) = cache.text.get_mut(..head.len()) {
             place.copy_from_slice(&head);
         }
-        cache.file = Some(CodeFile { path: folder.join(name), tail });
+        cache.file = Some(CodeFile::New { path: folder.join(name), tail });
     }
     Ok(())
 }
@@ -95,7 +103,7 @@ fn build_id(cache: &CachePlan, name: &str) -> [u8; 20] {
     id
 }
 
-/// Writes the copies of files that a target maps, and removes those of processes that have ended. `refused`
+/// Writes the copies of files that a target maps, and removes those of processes that ended long ago. `refused`
 /// is the reason if the target maps none.
 pub(crate) fn publish(caches: &[CachePlan], refused: Option<&str>) -> CodeFiles {
     if let Some(why) = refused {
@@ -103,12 +111,13 @@ pub(crate) fn publish(caches: &[CachePlan], refused: Option<&str>) -> CodeFiles 
     }
     let mut answer = CodeFiles { mapped: true, ..CodeFiles::default() };
     for cache in caches {
-        let (Some(file), Some((parts, len))) = (&cache.file, cache.file_parts()) else { continue };
-        match copy(&file.path, &parts, len) {
-            Ok(()) => answer.copies.push(file.path.display().to_string()),
-            Err(e) => answer.left_out = Some(format!("{}: {e}", file.path.display())),
+        let Some(CodeFile::New { path, tail }) = &cache.file else { continue };
+        let (parts, len) = cache.file_parts(tail);
+        match copy(path, &parts, len) {
+            Ok(()) => answer.copies.push(path.display().to_string()),
+            Err(e) => answer.left_out = Some(format!("{}: {e}", path.display())),
         }
-        sweep(&file.path);
+        sweep(path);
     }
     answer
 }
@@ -120,12 +129,22 @@ fn copy(path: &Path, parts: &[(u64, &[u8])], len: u64) -> io::Result<()> {
     })
 }
 
-/// Removes the copies beside `path` that belong to processes which have ended.
+/// Removes the copies beside `path` that belong to processes which have ended, but for the latest processes.
 fn sweep(path: &Path) {
+    let mut ended: BTreeMap<(u32, u64), (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
     for entry in path.parent().and_then(|f| fs::read_dir(f).ok()).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().and_then(owner).is_some_and(|(pid, start)| !lives(pid, start)) {
-            let _ = fs::remove_file(entry.path());
+        let Some(owner) = entry.file_name().to_str().and_then(owner) else { continue };
+        let written = entry.metadata().and_then(|m| m.modified());
+        if let (false, Ok(written)) = (lives(owner), written) {
+            let (latest, copies) = ended.entry(owner).or_insert((written, Vec::new()));
+            *latest = written.max(*latest);
+            copies.push(entry.path());
         }
+    }
+    let mut ended: Vec<_> = ended.into_values().collect();
+    ended.sort_by_key(|(latest, _)| Reverse(*latest));
+    for copy in ended.iter().skip(ENDED_KEPT).flat_map(|(_, copies)| copies) {
+        let _ = fs::remove_file(copy);
     }
 }
 
@@ -138,7 +157,7 @@ fn owner(name: &str) -> Option<(u32, u64)> {
     ours.then_some((pid.parse().ok()?, start.parse().ok()?))
 }
 
-fn lives(pid: u32, start: u64) -> bool {
+fn lives((pid, start): (u32, u64)) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     tracee::stat_field(&stat, 22) == Some(start)
 }
@@ -157,19 +176,30 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_ended_processes_are_removed() {
+    fn copies_of_long_ended_processes_are_removed() {
         let folder = std::env::temp_dir().join(format!("whet-copies-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let pid = std::process::id();
         let stat = fs::read_to_string("/proc/self/stat").unwrap();
         let start = tracee::stat_field(&stat, 22).unwrap();
-        let name = |start| folder.join(format!("a.{pid}-{start}.1-0.whet"));
-        for path in [name(start), name(start + 1), folder.join("other")] {
-            copy(&path, &[(3, b"ab")], 7).unwrap();
+        let name = |start, cache| folder.join(format!("a.{pid}-{start}.1-{cache}.whet"));
+        let write = |path: &Path, age: u64| {
+            copy(path, &[(3, b"ab")], 7).unwrap();
+            let then = SystemTime::now() - std::time::Duration::from_secs(age);
+            fs::File::options().write(true).open(path).unwrap().set_modified(then).unwrap();
+        };
+        write(&name(start, 0), 100);
+        write(&folder.join("other"), 100);
+        // The first of the ended processes has an old copy and a new one.
+        for (ended, age) in [(1, 90), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)] {
+            write(&name(start + ended, age), age);
         }
-        sweep(&name(start));
-        assert_eq!(fs::read(name(start)).unwrap(), b"\0\0\0ab\0\0");
-        assert!(!name(start + 1).exists() && folder.join("other").exists());
+        sweep(&name(start, 0));
+        assert_eq!(fs::read(name(start, 0)).unwrap(), b"\0\0\0ab\0\0");
+        assert!(folder.join("other").exists());
+        let kept = [(1, 90), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)];
+        let kept: Vec<_> = kept.map(|(ended, age)| name(start + ended, age).exists()).into();
+        assert_eq!(kept, [true, true, true, true, true, false, false]);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -23,8 +23,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Raised};
 
-/// The most stops of members in a second, all members together.
-const STOPS_PER_SECOND: u32 = 400;
+/// The most stops of members in a second for each CPU, all members together. A stop mostly costs CPU time, of which a
+/// larger host has more.
+const STOPS_PER_SECOND: u32 = 300;
 /// How often the members are listed.
 const LISTINGS: usize = 10;
 
@@ -39,6 +40,9 @@ pub struct MembersReport {
     pub redone: usize,
     /// Members in which the parent's clones were installed.
     pub installed: usize,
+    /// Members that have the clones in anonymous memory, although the parent has them in files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_from_files: Vec<LeftAlone>,
     /// Members that ended meanwhile.
     pub ended: usize,
     /// Members that were left alone.
@@ -51,7 +55,8 @@ pub struct MembersReport {
     pub seconds: f64,
 }
 
-/// A member that was left alone. It runs its originals, or the clones of an earlier generation.
+/// A member that was left alone, wholly (it runs its originals, or the clones of an earlier generation) or in one
+/// respect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
     /// The member.
@@ -113,7 +118,15 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
             match outcome {
                 Ok(Done::Nothing) => report.in_force += 1,
                 Ok(Done::Redone(_)) => report.redone += 1,
-                Ok(Done::Installed(_)) => report.installed += 1,
+                Ok(Done::Installed { not_from_files, .. }) => {
+                    report.installed += 1;
+                    let code = "not_from_files".to_owned();
+                    report.not_from_files.extend(not_from_files.map(|why| LeftAlone {
+                        pid: member.0,
+                        code,
+                        why,
+                    }));
+                }
                 Err(e) => {
                     still_stands(parent)?;
                     match left_alone(member, &e) {
@@ -162,6 +175,24 @@ pub(crate) fn left_alone(member: Pid, e: &Error) -> Option<LeftAlone> {
 
 /// Waits until so many stops are allowed.
 fn pause(stops: usize, begun: Instant) {
-    let allowed = Duration::from_secs(1) / STOPS_PER_SECOND * u32::try_from(stops).unwrap_or(u32::MAX);
-    std::thread::sleep(allowed.saturating_sub(begun.elapsed()));
+    std::thread::sleep(time_for(stops, parallel::cpus()).saturating_sub(begun.elapsed()));
+}
+
+/// Returns the least time for so many stops on so many CPUs.
+fn time_for(stops: usize, cpus: usize) -> Duration {
+    let per_second = STOPS_PER_SECOND.saturating_mul(u32::try_from(cpus).unwrap_or(u32::MAX));
+    Duration::from_secs(1) / per_second * u32::try_from(stops).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stops_are_paced_by_the_number_of_cpus() {
+        assert_eq!(time_for(0, 2), Duration::ZERO);
+        assert_eq!(time_for(600, 2).as_millis(), 1000);
+        assert_eq!(time_for(600, 16).as_millis(), 125);
+        assert!(time_for(usize::MAX, 1) > Duration::from_secs(1000));
+    }
 }

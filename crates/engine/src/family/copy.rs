@@ -2,6 +2,9 @@
 //!
 //! Each process numbers its generations itself. So the same clones are recognised in another process by their
 //! addresses, bytes and records.
+//!
+//! If the parent has its clones in sealed files, a member maps the same files. So profilers see its clones too,
+//! and their memory is used once for the whole family.
 
 use crate::base::options::MEMORY_CAP;
 use crate::build::caches::holes;
@@ -12,16 +15,21 @@ use crate::family::fit::{Fitting, unfit};
 use crate::session::restore;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
-use splice::{BLOB_OFFSET, Cache, CachePlan, Hole, Plan, Policy, Record, State, ToggleReport};
+use image::Mapping;
+use splice::{BLOB_OFFSET, Cache, CachePlan, CodeFile, Hole, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tracee::SealedFile;
 
 /// A generation of a parent, as it can be installed in a member.
 pub(crate) struct Generation {
     caches: Vec<CachePlan>,
     /// Redirects that are in force in the parent: address and length.
     in_force: BTreeSet<(Avma, u8)>,
+    /// Why the parent's files cannot be opened, if it has its clones in files.
+    not_shared: Option<String>,
     /// Whether its code lies on huge pages.
     huge: bool,
     /// The most bytes that installations in progress will charge to the family's control groups.
@@ -36,7 +44,12 @@ pub(crate) enum Done {
     /// It had the parent's clones, and they were put in force.
     Redone(ToggleReport),
     /// The parent's clones were installed.
-    Installed(ToggleReport),
+    Installed {
+        /// The redirects and the stops.
+        toggle: ToggleReport,
+        /// Why the clones are in anonymous memory, if the parent's are in files.
+        not_from_files: Option<String>,
+    },
 }
 
 impl Done {
@@ -44,7 +57,7 @@ impl Done {
     pub(crate) fn stops(&self) -> &[Duration] {
         match self {
             Self::Nothing => &[],
-            Self::Redone(toggle) | Self::Installed(toggle) => &toggle.stops,
+            Self::Redone(toggle) | Self::Installed { toggle, .. } => &toggle.stops,
         }
     }
 }
@@ -62,12 +75,13 @@ impl Generation {
             return Err(Error::NotInstalled { pid });
         }
         caches.sort_by_key(|c| c.header.index);
-        let plans = caches.iter().map(|c| plan(&parent.process, c)).collect::<Result<Vec<_>, Error>>()?;
+        let mut plans = caches.iter().map(|c| plan(&parent.process, c)).collect::<Result<Vec<_>, Error>>()?;
+        let not_shared = share_files(parent, &mut plans);
         let in_force = places_with(parent, plans.iter().flat_map(|c| &c.records), Record::new_bytes);
         let huge = caches
             .iter()
             .any(|c| parent.process.huge_pages(c.header.text).is_ok_and(|huge| !huge.is_empty()));
-        Ok(Self { caches: plans, in_force, huge, claimed: AtomicU64::new(0) })
+        Ok(Self { caches: plans, in_force, not_shared, huge, claimed: AtomicU64::new(0) })
     }
 
     /// Returns the first pages of the modules that may be unloaded.
@@ -97,7 +111,7 @@ impl Generation {
             None => {
                 let was_optimized = restore::is_optimized(target);
                 let outcome = self.install(member);
-                restore::or_restore(target, was_optimized, outcome).map(Done::Installed)
+                restore::or_restore(target, was_optimized, outcome)
             }
         }
     }
@@ -142,7 +156,7 @@ impl Generation {
         report.map_err(|e| member.cause(e.into()))
     }
 
-    fn install(&self, member: &Fitting) -> Result<ToggleReport, Error> {
+    fn install(&self, member: &Fitting) -> Result<Done, Error> {
         let Fitting { target, lookup, .. } = member;
         let pid = target.process.pid();
         let ranges: Vec<AvmaRange> =
@@ -174,7 +188,10 @@ impl Generation {
             huge: self.huge,
         };
         match splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default()) {
-            Ok(report) => Ok(report.toggle),
+            Ok(report) => {
+                let not_from_files = report.not_from_files.or_else(|| self.not_shared.clone());
+                Ok(Done::Installed { toggle: report.toggle, not_from_files })
+            }
             // The member has mapped something there meanwhile.
             Err(splice::Error::Map { errno: splice::EEXIST, .. }) => {
                 Err(unfit(pid, "place_taken", "something else lies at the addresses of the clones"))
@@ -216,13 +233,33 @@ fn plan(memory: &dyn ReadMemory, cache: &Cache) -> Result<CachePlan, Error> {
         data_at: header.data.start,
         blob: read(AvmaRange::new(header.data.start.add(BLOB_OFFSET), header.records.start))?,
         eh_frame_hdr: header.eh_frame_hdr,
-        // A member's caches are copies in anonymous memory, also if the parent's lie in files.
+        // Only a new file needs it.
         eh_frame: AvmaRange::default(),
         file: None,
         records: cache.records.clone(),
         map: read(header.map)?,
         notes: read(header.notes)?,
     })
+}
+
+/// Lets caches that a parent has mapped from files be mapped from these files. If one of the files cannot be
+/// opened, none is used, and the reason is returned.
+fn share_files(parent: &Target, caches: &mut [CachePlan]) -> Option<String> {
+    let at_start = |cache: &CachePlan, m: &&Mapping| m.range.start == cache.text_at && m.inode != 0;
+    let mapped: Vec<_> = caches.iter().filter_map(|c| parent.maps.iter().find(|m| at_start(c, m))).collect();
+    if mapped.len() < caches.len() {
+        return None;
+    }
+    let open = |m: &Mapping| SealedFile::mapped(&parent.process, m.range);
+    match mapped.into_iter().map(open).collect::<Result<Vec<_>, _>>() {
+        Ok(files) => {
+            for (cache, file) in caches.iter_mut().zip(files) {
+                cache.file = Some(CodeFile::Shared(Arc::new(file)));
+            }
+            None
+        }
+        Err(e) => Some(format!("the files of its family's parent cannot be opened: {e}")),
+    }
 }
 
 /// Returns whether records are some of others, in the same order.

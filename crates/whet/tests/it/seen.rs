@@ -193,17 +193,61 @@ fn the_file_is_sealed() {
     assert_eq!(whet(&["verify", &guest.arg(), "--format", "json"]).exits(0).json()["identical"], true);
     whet(&["undo", &guest.arg()]).exits(0);
     guest.progresses(THREADS);
-    // A copy that is gone harms nothing, and the copies of ended processes are removed with the next.
+    // A copy that is gone harms nothing.
     fs::remove_file(&paths[0]).unwrap();
-    let copies: Vec<PathBuf> = again["code_files"]["copies"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|p| p.as_str().unwrap().into())
-        .collect();
-    drop(guest);
-    assert!(copies.iter().all(|c| c.exists()));
-    let Some((other, _)) = deep() else { return };
-    assert!(!copies.iter().any(|c| c.exists()), "{copies:?}");
-    drop(other);
+    whet(&["redo", &guest.arg()]).exits(0);
+    guest.progresses(THREADS);
+}
+
+/// Returns the file of each mapping of clones: device, inode and offset.
+fn files_of(pid: i32) -> Vec<String> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let fields = |line: &str| line.split_whitespace().skip(2).take(3).collect::<Vec<_>>().join(" ");
+    maps.lines().filter(|l| l.contains(".whet")).map(fields).collect()
+}
+
+/// Members that were forked before map the files of their parent. A member that can open no further file has its
+/// clones in anonymous memory, and the answer says why.
+#[test]
+fn a_family_shares_its_files() {
+    let guest = Guest::start(&build("family.c"), &["3"]);
+    guest.progresses(1);
+    let on_family = |command: &str, more: &[&str]| {
+        whet(&[&[command, "--family", &guest.arg(), "--format", "json"], more].concat()).exits(0).json()
+    };
+    let status = on_family("status", &[]);
+    let members = status["members"].as_array().unwrap().iter();
+    let members: Vec<i32> = members.map(|m| i32::try_from(m["pid"].as_i64().unwrap()).unwrap()).collect();
+    let full = members[1];
+    let mut limit = Command::new("prlimit");
+    limit.args(["--pid", &full.to_string(), "--nofile=3:3"]);
+    run(limit).exits(0);
+    let answer = on_family("optimize", &["--seconds", "1", "--count", "0.3", "--code-cache", "file"]);
+    let files = &answer["parent"]["code_files"];
+    if files["mapped"] == false {
+        return skip(&format!("no files for clones here: {files}"));
+    }
+    let report = &answer["members"];
+    assert_eq!(report["installed"], 3, "{report}");
+    assert_eq!(report["not_from_files"][0]["pid"], full, "{report}");
+    assert_eq!(report["not_from_files"].as_array().unwrap().len(), 1, "{report}");
+    let of_parent = files_of(guest.pid());
+    assert!(!of_parent.is_empty());
+    for member in &members {
+        let expected = if *member == full { &[][..] } else { &of_parent[..] };
+        assert_eq!(files_of(*member), expected, "{member}");
+    }
+    for (command, state) in [("undo", "undone"), ("redo", "optimized")] {
+        on_family(command, &[]);
+        guest.progresses(1);
+        assert_eq!(on_family("verify", &[])["identical"], true);
+        assert_eq!(on_family("status", &[])["states"], serde_json::json!({ state: 3 }));
+    }
+    if have("eu-stack") {
+        // The names are in the copy of the parent's file.
+        let works = |text: &str| text.contains(".whet");
+        let seen = (0..100).any(|_| works(&output("eu-stack", &["-p", &members[0].to_string()])));
+        assert!(seen, "no clone on the stacks of {}", members[0]);
+    }
+    on_family("undo", &[]);
 }
