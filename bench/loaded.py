@@ -8,12 +8,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from postgres import PostgresError  # noqa: E402
+from postgres import Server as Postgres  # noqa: E402
 from server import Load, Server, finish  # noqa: E402
 
 LOADS = ["oltp_point_select", "oltp_read_only", "oltp_read_write"]
 READS = {"oltp_point_select", "oltp_read_only"}
 TABLES, ROWS = 4, 100_000
 WARM_UP = 5.0
+POSTGRES = "postgresql"
 
 
 @contextmanager
@@ -27,3 +30,20 @@ def loaded(name: str, load_name: str, threads: int) -> Iterator[Server]:
             time.sleep(WARM_UP)
             yield server
             finish(load, server)
+
+
+@contextmanager
+def loaded_backend() -> Iterator[int]:
+    """Yields the one backend of a PostgreSQL server of its own, which serves select-only transactions of one
+    connection. Raises PostgresError if the load fails."""
+    with Postgres() as server:
+        load = server.load("-S", "-M", "prepared", "-c", "1", "-j", "1", "-T", "36000")
+        time.sleep(WARM_UP)
+        # The kernel lists the children of each thread; a postmaster has one thread.
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        backends = [pid for pid in children if b"[local]" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        if len(backends) != 1:
+            raise PostgresError(f"one backend is expected, and there are {len(backends)}")
+        yield int(backends[0])
+        if not load.is_running() or load.trouble():
+            raise PostgresError(f"pgbench failed: {load.trouble()}")

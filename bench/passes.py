@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures what each pass gains: a build with all passes against a build without this pass, as two
-generations in one server.
+generations in one server: MariaDB, MySQL, or one backend of PostgreSQL, whose work is counted by its system
+calls.
 
 Each round has a server of its own, profiled once. All builds use this profile. A build without one pass, and
 the build with all passes, are compared by `whet measure --between`: pairs of short windows in random order,
@@ -23,14 +24,17 @@ import json
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from loaded import LOADS, loaded  # noqa: E402
+from loaded import LOADS, POSTGRES, loaded, loaded_backend  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
+from postgres import PostgresError  # noqa: E402
 from run import table  # noqa: E402
 from server import ServerError, exit_on_signals  # noqa: E402
 from servers import NAMES, FetchError  # noqa: E402
@@ -63,6 +67,17 @@ class Comparison:
     whole: dict[str, int]
 
 
+@contextmanager
+def busy(args: argparse.Namespace) -> Iterator[tuple[int, list]]:
+    """Yields a process under the load, and the words by which `whet measure` counts its work."""
+    if args.server == POSTGRES:
+        with loaded_backend() as pid:
+            yield pid, []
+    else:
+        with loaded(args.server, args.load, args.threads) as server:
+            yield server.pid, ["--mysql-socket", server.socket]
+
+
 def build(whet: Whet, pid: int, profile: Path, left_out: str | None) -> tuple[int, dict[str, int]]:
     """Builds a generation by a profile. Returns its number and the counts of its clones."""
     words = WITHOUT.get(left_out, ["--without", left_out]) if left_out else []
@@ -72,12 +87,13 @@ def build(whet: Whet, pid: int, profile: Path, left_out: str | None) -> tuple[in
     return answer["generation"], answer["dyno"]["after"]
 
 
-def compare(args: argparse.Namespace, server, whole: tuple, other: tuple, name: str, seed: int) -> Comparison:
+def compare(args: argparse.Namespace, target: tuple, whole: tuple, other: tuple, name: str, seed: int) -> Comparison:
     """Compares two generations: how much more work the first does for the same CPU time."""
+    pid, counted = target
     words = ["--between", other[0], whole[0], "--rounds", args.pairs, "--window", WINDOW, "--seed", seed]
     limit = 60 + 2 * args.pairs * (WINDOW + OVERHEAD) * 2
     # Exit code 7 says that the interval is wide. It is a result too.
-    code, answer, errors = args.whet.try_run("measure", server.pid, "--mysql-socket", server.socket, *words, timeout=limit)
+    code, answer, errors = args.whet.try_run("measure", pid, *counted, *words, timeout=limit)
     factor = answer.get("combined_improvement_factor")
     if code not in (0, 7) or not factor:
         raise WhetError(f"the comparison ended with {code}: {errors.strip() or json.dumps(answer)[:2000]}")
@@ -90,17 +106,17 @@ def one_round(number: int, args: argparse.Namespace, rng: random.Random) -> list
     names = [CONTROL, *args.passes]
     rng.shuffle(names)
     found = []
-    with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, loaded(args.server, args.load, args.threads) as server:
-        profile = Path(folder) / "profile"
-        args.whet.run("optimize", server.pid)
-        args.whet.run("profile", "export", server.pid, "-o", profile)
+    with tempfile.TemporaryDirectory(prefix="whet-passes-") as folder, busy(args) as target:
+        profile, pid = Path(folder) / "profile", target[0]
+        args.whet.run("optimize", pid)
+        args.whet.run("profile", "export", pid, "-o", profile)
         for name in names:
             # Both are built anew for each comparison, in random order, so that age and place favour no side.
             order = [None, name if name != CONTROL else None]
             swap = rng.random() < 0.5
-            builds = [build(args.whet, server.pid, profile, left_out) for left_out in (order[::-1] if swap else order)]
+            builds = [build(args.whet, pid, profile, left_out) for left_out in (order[::-1] if swap else order)]
             whole, other = builds[::-1] if swap else builds
-            one = compare(args, server, whole, other, name, rng.randrange(1 << 32))
+            one = compare(args, target, whole, other, name, rng.randrange(1 << 32))
             found.append(one)
             print(
                 f"round {number}, {name}: x{one.ratio:.4f} ({one.low:.4f}-{one.high:.4f}), {one.pairs} pairs",
@@ -125,8 +141,8 @@ def row(name: str, rounds: list[list[Comparison]]) -> list[str]:
 def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--server", choices=NAMES, default=NAMES[0])
-    p.add_argument("--load", default="oltp_point_select", choices=LOADS)
+    p.add_argument("--server", choices=[*NAMES, POSTGRES], default=NAMES[0])
+    p.add_argument("--load", default="oltp_point_select", choices=LOADS, help="for PostgreSQL always select-only")
     p.add_argument("--pairs", type=int, default=300)
     p.add_argument("--rounds", type=int, default=1)
     p.add_argument("--threads", type=int, default=4)
@@ -138,17 +154,18 @@ def main() -> int:
     args.json = args.json or Path(__file__).resolve().parent / "out" / f"passes-{args.server}.json"
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
+    load = "select-only" if args.server == POSTGRES else args.load
     rng = random.Random(args.seed)
     rounds: list[list[Comparison]] = []
     try:
         for number in range(1, args.rounds + 1):
             rounds.append(one_round(number, args, rng))
             kept = [[asdict(c) for c in one] for one in rounds]
-            args.json.write_text(json.dumps({"server": args.server, "load": args.load, "rounds": kept}, indent=1))
-    except (FetchError, MysqlError, ServerError, WhetError, OSError) as e:
+            args.json.write_text(json.dumps({"server": args.server, "load": load, "rounds": kept}, indent=1))
+    except (FetchError, MysqlError, PostgresError, ServerError, WhetError, OSError) as e:
         print(f"passes: {e}", file=sys.stderr)
         return 1
-    print(f"{args.server}, {args.load}: work per CPU second with the pass / without it; and what the pass changes by the counts")
+    print(f"{args.server}, {load}: work per CPU second with the pass / without it; and what the pass changes by the counts")
     print(table(["pass", "gain (95% interval)", *(c.replace("_", " ") for c in COUNTS)], [row(n, rounds) for n in [CONTROL, *args.passes]]))
     return 0
 
