@@ -32,6 +32,14 @@ def loaded(name: str, load_name: str, threads: int) -> Iterator[Server]:
             finish(load, server)
 
 
+def command_line(pid: str) -> str:
+    """Returns the command line of a process; of one that has ended nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 @contextmanager
 def loaded_backend() -> Iterator[int]:
     """Yields the one backend of a PostgreSQL server of its own, which serves select-only transactions of one
@@ -41,7 +49,7 @@ def loaded_backend() -> Iterator[int]:
         time.sleep(WARM_UP)
         # The kernel lists the children of each thread; a postmaster has one thread.
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        backends = [pid for pid in children if b"[local]" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        backends = [pid for pid in children if "[local]" in command_line(pid)]
         if len(backends) != 1:
             raise PostgresError(f"one backend is expected, and there are {len(backends)}")
         yield int(backends[0])

@@ -6,7 +6,7 @@ use crate::gauge::{Gauge, sleep};
 use crate::report::{Events, Method, Report, Verdict, WorkName};
 use crate::session::Session;
 use crate::steadiness::{Bottleneck, STEADY, variation};
-use crate::{Error, Options, Progress, Side, Window, Work, cpu};
+use crate::{Error, Options, Progress, Side, Window, Work};
 use engine::Pid;
 use std::time::{Duration, Instant};
 
@@ -72,7 +72,7 @@ pub(crate) fn run(
     let process = session.switch()?.process().clone();
     let exe = process.exe().map(|p| p.display().to_string()).unwrap_or_default();
     let mut gauge = Gauge::new(process, work);
-    let (capacity, host_cpus) = (cpu::capacity(pid), cpu::host_cpus());
+    let (capacity, host_cpus) = (tracee::capacity(pid), tracee::host_cpus());
 
     progress(Progress::Looking);
     let look = gauge.window(0, Side::With, options.window.max(LOOK), &options.interrupt);

@@ -35,7 +35,7 @@ pub struct Policy {
     /// How many writes are made in one stop. The rest takes further stops, since every prefix of a change is
     /// sound. Code needs one write for each redirect, data one for each page.
     pub writes: usize,
-    /// Pause between the stops that make the writes of one change, if a thread was at work.
+    /// Pause between the stops that make the writes of one change, unless all threads waited in system calls.
     pub breath: Duration,
 }
 
@@ -236,6 +236,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
     loop {
         let rest = todo.split_off(some_pages(&sites, &todo, policy.writes));
         let mut stopped = stop(process, policy, &mut report)?;
+        let waited = stopped.all_waited();
         let outcome = in_stop(&mut stopped, &sites, &todo, change, &mut report);
         let released = stopped.release()?;
         report.stops.push(released.stopped);
@@ -243,8 +244,7 @@ pub(crate) fn run(process: &Process, change: &Change<'_>, policy: &Policy) -> Re
         write::check(process, &outcome?)?;
         todo = rest;
         if !todo.is_empty() {
-            // A process whose threads all waited lost no time.
-            if released.cured < released.threads {
+            if !waited {
                 std::thread::sleep(policy.breath);
             }
         } else if attempt >= policy.attempts

@@ -18,6 +18,7 @@
 //! `std::process::Child::try_wait` of a child of this process: the kernel reports trace stops to any thread
 //! of the tracer that waits. Watch a pidfd instead.
 
+mod capacity;
 mod clib;
 mod error;
 mod finish;
@@ -57,6 +58,7 @@ mod vfork;
 mod watchdog;
 mod watched;
 
+pub use capacity::{capacity, host_cpus};
 pub use error::{Error, StopError, Stuck};
 pub use ids::{Pid, Sig, Tid};
 pub use lock::{Lock, lock_holders};

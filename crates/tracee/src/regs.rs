@@ -25,6 +25,14 @@ impl Regs {
         Some(self.0.orig_rax.cast_signed()).filter(|&nr| nr >= 0)
     }
 
+    /// Returns whether the stop woke the thread out of a call in which it waited: the result is `EINTR` or one of the
+    /// kernel's own codes for a restart (`include/linux/errno.h`).
+    #[must_use]
+    pub fn waited(&self) -> bool {
+        let interrupted = matches!(-self.result(), 4 | 512 | 513 | 514 | 516);
+        self.syscall().is_some() && interrupted
+    }
+
     /// Returns the result that the system call is about to return (negative: an error number).
     #[must_use]
     pub fn result(&self) -> i64 {

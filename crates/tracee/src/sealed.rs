@@ -13,7 +13,7 @@ use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 /// Commands of `fsconfig` (`include/uapi/linux/mount.h`): set a string, create the file system.
@@ -79,14 +79,21 @@ impl SealedFile {
     /// Opens the file that a process has mapped at `range`, which is one whole mapping.
     ///
     /// # Errors
-    /// The kernel's errors: `EPERM` without `CAP_SYS_ADMIN`, `ENOENT` if there is no such mapping; `EINVAL` if
-    /// the mount is not as [`SealedFile::create`] makes it.
+    /// The kernel's errors: `EPERM` without `CAP_SYS_ADMIN` in the first user namespace, `ENOENT` if there is no such
+    /// mapping or the first thread has ended; `EINVAL` if the file is not as [`SealedFile::create`] makes it: in
+    /// memory, of this process's user, without write permission, on a read-only mount.
     pub fn mapped(process: &Process, range: AvmaRange) -> io::Result<Self> {
         let link = process.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
-        let file = File::open(link)?;
-        let is_memory = u64::try_from(fstatfs(&file)?.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
-        let is_sealed = is_memory && fstatvfs(&file)?.f_flag.contains(StatVfsMountFlags::RDONLY);
-        if is_sealed { Ok(Self(file)) } else { Err(io::Error::from_raw_os_error(libc::EINVAL)) }
+        // The process may have mapped anything, and a device may act when it is opened for reading.
+        let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(link)?;
+        let facts = handle.metadata()?;
+        let is_memory = u64::try_from(fstatfs(&handle)?.f_type).is_ok_and(|kind| kind == TMPFS_MAGIC);
+        let is_read_only = fstatvfs(&handle)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+        let is_ours = facts.is_file() && facts.uid() == rustix::process::geteuid().as_raw();
+        if !is_memory || !is_read_only || !is_ours || facts.mode() & 0o222 != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        File::open(format!("/proc/self/fd/{}", handle.as_raw_fd())).map(Self)
     }
 
     /// Returns the descriptor, which is open for reading.

@@ -95,6 +95,12 @@ impl<'p> Stopped<'p> {
         self.threads.keys().copied().collect()
     }
 
+    /// Returns whether all threads waited in system calls: the stop takes no time from the process.
+    #[must_use]
+    pub fn all_waited(&self) -> bool {
+        self.threads.values().all(Regs::waited)
+    }
+
     /// Returns the process.
     #[must_use]
     pub fn process(&self) -> &'p Process {

@@ -63,7 +63,7 @@ fn members(m: &MembersReport) -> String {
         (m.installed, "got the clones"),
         (m.redone, "had them and got them in force"),
         (m.in_force, "had them in force"),
-        (m.not_from_files.len(), "cannot take files"),
+        (m.not_from_files.len(), "have them in anonymous memory"),
         (m.ended, "ended meanwhile"),
         (m.left_alone.len(), "left alone"),
     ];
@@ -87,11 +87,11 @@ fn members(m: &MembersReport) -> String {
 
 /// Returns one line for each reason, with how many members it concerns and the first of them.
 fn reasons(left: &[LeftAlone]) -> String {
-    let mut by_code: BTreeMap<&str, (usize, &LeftAlone)> = BTreeMap::new();
+    let mut by_reason: BTreeMap<(&str, &str), (usize, &LeftAlone)> = BTreeMap::new();
     for one in left {
-        by_code.entry(&one.code).or_insert((0, one)).0 += 1;
+        by_reason.entry((&one.code, &one.why)).or_insert((0, one)).0 += 1;
     }
-    by_code.values().fold(String::new(), |mut s, (n, first)| {
+    by_reason.values().fold(String::new(), |mut s, (n, first)| {
         let _ = write!(s, "\n  {}, such as {}: {}", many(*n, "member"), first.pid, first.why);
         s
     })

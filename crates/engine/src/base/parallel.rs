@@ -1,6 +1,7 @@
 //! Runs the same work on many items, by several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tracee::Pid;
 
 /// The most cores that whet uses; the others remain for the target.
 const CORES: usize = 2;
@@ -16,19 +17,21 @@ pub(crate) fn map<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
     map_by(CORES, items.len().div_ceil(CORES * SHARES), items, work)
 }
 
-/// Same as [`map`] for work on processes, which mostly waits for them. There are `per_cpu` threads for each CPU.
+/// Same as [`map`] for work on processes, which mostly waits for them, by so many threads or fewer.
 /// With more threads the work ends sooner, but until then the processes get less CPU time.
 pub(crate) fn map_waiting<T: Sync, R: Send>(
-    per_cpu: usize,
+    threads: usize,
     items: &[T],
     work: impl Fn(&T) -> R + Sync,
 ) -> Vec<R> {
-    map_by((per_cpu * cpus()).min(MOST_WAITING), 1, items, work)
+    map_by(threads.min(MOST_WAITING), 1, items, work)
 }
 
-/// Returns how many CPUs this process may use.
-pub(crate) fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// Returns how many CPUs both this process and another one may use, at least 1.
+pub(crate) fn cpus_with(pid: Pid) -> usize {
+    let own = std::thread::available_parallelism().map_or(1, usize::from);
+    let theirs = tracee::capacity(pid).ceil() as usize;
+    own.min(theirs).max(1)
 }
 
 /// Applies `work` to each item by some threads, each of which takes `share` items at a time.

@@ -38,8 +38,8 @@ pub struct CodeFiles {
 /// The ending of files' names.
 const ENDING: &str = "whet";
 
-/// The number of ended processes whose copies are kept, the latest ones: their cores may still be read, and members
-/// of their families may live on.
+/// The number of ended processes whose copies are kept, the latest ones: their cores may still be read, and
+/// members of their families may live on.
 const ENDED_KEPT: usize = 4;
 
 /// Returns the names of all clones.
@@ -103,8 +103,8 @@ fn build_id(cache: &CachePlan, name: &str) -> [u8; 20] {
     id
 }
 
-/// Writes the copies of files that a target maps, and removes those of processes that ended long ago. `refused`
-/// is the reason if the target maps none.
+/// Writes the copies of files that a target maps, and removes those of processes that ended long ago.
+/// `refused` is the reason if the target maps none.
 pub(crate) fn publish(caches: &[CachePlan], refused: Option<&str>) -> CodeFiles {
     if let Some(why) = refused {
         return CodeFiles { left_out: Some(why.to_owned()), ..CodeFiles::default() };
@@ -129,15 +129,17 @@ fn copy(path: &Path, parts: &[(u64, &[u8])], len: u64) -> io::Result<()> {
     })
 }
 
-/// Removes the copies beside `path` that belong to processes which have ended, but for the latest processes.
+/// Removes the copies beside `path` that belong to processes which have ended, but for the latest processes. A
+/// copy's time of modification is when its process was last seen alive.
 fn sweep(path: &Path) {
     let mut ended: BTreeMap<(u32, u64), (SystemTime, Vec<PathBuf>)> = BTreeMap::new();
     for entry in path.parent().and_then(|f| fs::read_dir(f).ok()).into_iter().flatten().flatten() {
         let Some(owner) = entry.file_name().to_str().and_then(owner) else { continue };
-        let written = entry.metadata().and_then(|m| m.modified());
-        if let (false, Ok(written)) = (lives(owner), written) {
-            let (latest, copies) = ended.entry(owner).or_insert((written, Vec::new()));
-            *latest = written.max(*latest);
+        if lives(owner) {
+            let _ = fs::File::open(entry.path()).and_then(|copy| copy.set_modified(SystemTime::now()));
+        } else if let Ok(seen) = entry.metadata().and_then(|m| m.modified()) {
+            let (latest, copies) = ended.entry(owner).or_insert((seen, Vec::new()));
+            *latest = seen.max(*latest);
             copies.push(entry.path());
         }
     }

@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tracee::{Pid, Process, Raised};
 
-/// The most stops of members in a second for each CPU, all members together. A stop mostly costs CPU time, of which a
-/// larger host has more.
+/// The most stops in a second, all members together, for each CPU that the family and whet may use: a stop mostly
+/// costs CPU time.
 const STOPS_PER_SECOND: u32 = 300;
 /// How often the members are listed.
 const LISTINGS: usize = 10;
@@ -40,7 +40,7 @@ pub struct MembersReport {
     pub redone: usize,
     /// Members in which the parent's clones were installed.
     pub installed: usize,
-    /// Members that have the clones in anonymous memory, although the parent has them in files.
+    /// Members in which the clones were installed in anonymous memory, although the parent has them in files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_from_files: Vec<LeftAlone>,
     /// Members that ended meanwhile.
@@ -55,8 +55,8 @@ pub struct MembersReport {
     pub seconds: f64,
 }
 
-/// A member that was left alone, wholly (it runs its originals, or the clones of an earlier generation) or in one
-/// respect.
+/// A member that was left alone, and runs its originals or the clones of an earlier generation; or one that got its
+/// clones in anonymous memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftAlone {
     /// The member.
@@ -95,6 +95,7 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
     let stopped = AtomicUsize::new(0);
     let mut known: BTreeSet<(Pid, u64)> = BTreeSet::new();
     let tick = tracee::start_time_now();
+    let cpus = parallel::cpus_with(pid);
     for _ in 0..LISTINGS {
         let members = facts::family_of(pid)?.unlike_parent(tick);
         let new: Vec<Pid> = members.filter(|m| known.insert((m.pid, m.start))).map(|m| m.pid).collect();
@@ -102,7 +103,7 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
             break;
         }
         report.found += new.len();
-        let outcomes = parallel::map_waiting(1, &new, |&member| {
+        let outcomes = parallel::map_waiting(cpus, &new, |&member| {
             // Once it has been undone, no other member is touched.
             let stands = interrupt.check().and_then(|()| still_stands(parent));
             let outcome = stands.and_then(|()| head.join(member)).and_then(|member| {
@@ -110,7 +111,8 @@ fn align_members(parent: &Target, interrupt: &Interrupt, begun: Instant) -> Resu
                 generation.put_in(&member)
             });
             let stops = outcome.as_ref().map_or(0, |done| done.stops().len());
-            pause(stopped.fetch_add(stops, Ordering::Relaxed) + stops, begun);
+            let least = time_for(stopped.fetch_add(stops, Ordering::Relaxed) + stops, cpus);
+            std::thread::sleep(least.saturating_sub(begun.elapsed()));
             outcome
         });
         for (member, outcome) in new.into_iter().zip(outcomes) {
@@ -173,15 +175,10 @@ pub(crate) fn left_alone(member: Pid, e: &Error) -> Option<LeftAlone> {
     (!has_ended).then_some(LeftAlone { pid: member.0, code, why })
 }
 
-/// Waits until so many stops are allowed.
-fn pause(stops: usize, begun: Instant) {
-    std::thread::sleep(time_for(stops, parallel::cpus()).saturating_sub(begun.elapsed()));
-}
-
 /// Returns the least time for so many stops on so many CPUs.
 fn time_for(stops: usize, cpus: usize) -> Duration {
     let per_second = STOPS_PER_SECOND.saturating_mul(u32::try_from(cpus).unwrap_or(u32::MAX));
-    Duration::from_secs(1) / per_second * u32::try_from(stops).unwrap_or(u32::MAX)
+    Duration::from_secs(stops as u64) / per_second
 }
 
 #[cfg(test)]

@@ -89,6 +89,7 @@ fn undo_members(family: Family, tick: u64, answer: &mut FamilyUndone, stops: &mu
     let Family { parent, members: mut listed, .. } = family;
     let (mut found, mut settled) = (BTreeSet::new(), BTreeSet::new());
     let (mut busy, mut is_whole) = (Vec::new(), true);
+    let cpus = parallel::cpus_with(parent.pid);
     for _ in 0..LISTINGS {
         match facts::family_of(parent.pid).ok().filter(|now| now.parent.is_same(&parent)) {
             Some(now) => listed = now.unlike_parent(tick).collect(),
@@ -102,7 +103,7 @@ fn undo_members(family: Family, tick: u64, answer: &mut FamilyUndone, stops: &mu
             break;
         }
         // An operator's undo is worth more CPU time than a redo.
-        let outcomes = parallel::map_waiting(2, &unsettled, |member| {
+        let outcomes = parallel::map_waiting(2 * cpus, &unsettled, |member| {
             is_still(member.pid, member.start).and_then(|()| control::undo(member.pid))
         });
         for (member, outcome) in unsettled.into_iter().zip(outcomes) {

@@ -3,8 +3,8 @@
 //! Each process numbers its generations itself. So the same clones are recognised in another process by their
 //! addresses, bytes and records.
 //!
-//! If the parent has its clones in sealed files, a member maps the same files. So profilers see its clones too,
-//! and their memory is used once for the whole family.
+//! If the parent has its clones in sealed files, a member maps the same files. So profilers see its clones
+//! too, and the memory of clones and tables is used once for the whole family.
 
 use crate::base::options::MEMORY_CAP;
 use crate::build::caches::holes;

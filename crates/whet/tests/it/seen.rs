@@ -206,8 +206,8 @@ fn files_of(pid: i32) -> Vec<String> {
     maps.lines().filter(|l| l.contains(".whet")).map(fields).collect()
 }
 
-/// Members that were forked before map the files of their parent. A member that can open no further file has its
-/// clones in anonymous memory, and the answer says why.
+/// Members that were forked before map the files of their parent. A member that can open no further file has
+/// its clones in anonymous memory, and the answer says why.
 #[test]
 fn a_family_shares_its_files() {
     let guest = Guest::start(&build("family.c"), &["3"]);
