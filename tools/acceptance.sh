@@ -58,6 +58,7 @@ if [[ $form == long ]]; then
         tools/install-missing.sh "$pair" || echo "skipped: $pair cannot be installed, for the reason above"
     done
     run python3 tools/family-test.py --long
+    run python3 tools/family-test.py --server postgresql-18 --load select --load tpcb --load reconnect
 else
     run python3 tools/family-test.py
 fi

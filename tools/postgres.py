@@ -23,6 +23,10 @@ class PostgresError(Exception):
     """The server or its load could not be started, or failed."""
 
 
+class PostgresMissing(PostgresError):
+    """The server cannot be had here."""
+
+
 @dataclass
 class LoadResult:
     """What pgbench reports at its end."""
@@ -87,7 +91,7 @@ class Server:
         try:
             found = programs(name)
         except FetchError as e:
-            raise PostgresError(str(e)) from None
+            raise PostgresMissing(str(e)) from None
         self.bin, self.root = found.bin, found.root
         self.folder = Path(tempfile.mkdtemp(prefix="whet-postgres-"))
         # The server refuses to run as root.
