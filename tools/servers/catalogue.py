@@ -60,7 +60,9 @@ def mariadb_11_8() -> Recipe:
     tools = ["mariadb-client-core", "dash", "coreutils", "sed"]
     root = cached("mariadb-11.8", lambda into: from_debian_unstable("mariadb-server-core", "1:11.8.", into, *tools))
     create = ["/usr/bin/mariadb-install-db", *MARIADB_CREATE]
-    return Recipe("/usr/sbin/mariadbd", create, [REDO, NO_TLS], root=root, deadlocks=MARIADB_DEADLOCKS)
+    # By default, a transaction fails if a row has changed since its first read. Older versions let it wait or deadlock.
+    options = [REDO, NO_TLS, "--innodb-snapshot-isolation=OFF"]
+    return Recipe("/usr/sbin/mariadbd", create, options, root=root, deadlocks=MARIADB_DEADLOCKS)
 
 
 def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Recipe:
