@@ -16,13 +16,16 @@ stress: setup
 	WHET_STRESS=1 cargo test --release --workspace --no-fail-fast
 	WHET=target/release/whet tools/acceptance.sh long
 
-# The gain on MariaDB and MySQL by paired windows, with an A/A control beside each; what each pass has of it;
-# what counting and the daemon cost, and what a program gains that waits for its data. Two hours; figures go to bench/out.
+# The gain on MariaDB, MySQL, PostgreSQL, redis, memcached, nginx, haproxy, CPython, Ruby, PHP and SQLite by paired windows,
+# with an A/A control beside each, of Debian's release and of Debian unstable; what each pass has of it; what counting and
+# the daemon cost, and what a program gains that waits for its data. Some three hours; figures go to bench/out.
 bench bench-bolt: export WHET = $(CURDIR)/target/release/whet
 bench: setup
-	cargo build --release -p whet
+	cargo build --release -p whet -p lab
+	tools/install-missing.sh ruby=ruby php=php-cli
 	bench/run.py
 	bench/run.py --server mysql-9.7
+	bench/run.py --server mariadb-11.8
 	bench/counting.py
 	bench/guest_gain.py back_end
 	bench/stops.py
@@ -31,6 +34,10 @@ bench: setup
 	bench/family.py
 	bench/family.py --load tpc-b
 	bench/family.py --load analytic
+	bench/family.py --server postgresql-18
+	bench/family.py --server postgresql-18 --load tpc-b
+	bench/servers.py
+	bench/servers.py --newest
 	bench/passes.py
 
 # The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.

@@ -6,12 +6,16 @@ A window lasts from one report of pgbench to another, and counts transactions an
 of the server. A round has one window with clones and two without, in random order. Prints the median ratio of
 all rounds with its 95% bootstrap interval. The ratio of the two windows without clones is the A/A control.
 
-Loads: `select-only` and `tpc-b` are pgbench's own; `analytic` runs six queries like TPC-H's over tables in memory.
+Loads: `select-only` and `tpc-b` are pgbench's own; `reconnect` is select-only with a new connection for each
+transaction; `analytic` runs six queries like TPC-H's over tables in memory.
 
-With `--large N`, measures time and memory instead: N busy connections are optimized, undone and redone.
+With `--large N`, measures time and memory instead: N connections are optimized, undone and redone. They are busy all of
+the time, unless `--rate` limits all of them together to so many transactions a second.
 
-    bench/family.py --large 200 [--whet PATH]
-    bench/family.py [--load NAME] [--rounds N] [--seconds N] [--clients N] [--whet PATH] [--json FILE]
+    bench/family.py --large 200 [--rate N] [--server NAME] [--whet PATH]
+    bench/family.py [--load NAME] [--server NAME] [--rounds N] [--seconds N] [--clients N] [--whet PATH] [--json FILE]
+
+The server is the installed version of PostgreSQL, or another one by its name.
 """
 
 import argparse
@@ -28,7 +32,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from postgres import Load, PostgresError, Server  # noqa: E402
+from postgres import NAMES, Load, PostgresError, Server  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -37,6 +41,7 @@ ANALYTIC = Path(__file__).resolve().parent / "analytic"
 LOADS = {
     "select-only": ["-S", "-M", "prepared"],
     "tpc-b": ["-M", "prepared"],
+    "reconnect": ["-S", "-C"],
     "analytic": ["-f", "analytic/queries.sql"],
 }
 # The windows of a round: the whet command before each, and its name.
@@ -117,10 +122,11 @@ def peak(command: list[str]) -> tuple[float, int, dict]:
     return time.monotonic() - begun, usage.ru_maxrss * 1024, json.loads(text)
 
 
-def large(whet: Whet, connections: int) -> None:
+def large(whet: Whet, name: str, connections: int, rate: int | None) -> None:
     """Measures time and memory of commands on a family with many members."""
-    with Server() as server:
-        load = server.load("-S", "-c", str(connections), "-j", "2", "-T", "3600")
+    with Server(name) as server:
+        limit = ["--rate", str(rate)] if rate else []
+        load = server.load("-S", "-c", str(connections), "-j", "2", "-T", "3600", *limit)
         while len(whet.run("status", "--family", server.pid)["members"]) < connections:
             time.sleep(0.5)
         for command in ("optimize", "undo", "redo", "undo"):
@@ -138,19 +144,23 @@ def large(whet: Whet, connections: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--load", choices=LOADS, default="select-only")
+    parser.add_argument("--server", choices=NAMES, default=NAMES[0])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=int, default=4, help="seconds of a window")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--whet", help="the binary; default: $WHET, else the release build")
     parser.add_argument("--large", type=int, metavar="N", help="measure time and memory with so many connections")
+    parser.add_argument("--rate", type=int, metavar="N", help="with --large: transactions a second, at most")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     args = parser.parse_args()
+    if args.rate and not args.large:
+        parser.error("--rate belongs to --large")
     whet, chance, rounds = Whet(args.whet), random.Random(1), []
     try:
         if args.large:
-            large(whet, args.large)
+            large(whet, args.server, args.large, args.rate)
             return 0
-        with Server() as server:
+        with Server(args.server) as server:
             how = ["-c", str(args.clients), "-j", "1", "-T", "3600", "-P", "1", "--progress-timestamp"]
             if args.load == "analytic":
                 # The user of the server may not be allowed to read this checkout.

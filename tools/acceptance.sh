@@ -39,7 +39,7 @@ if [[ $form == long ]]; then
     for seed in 1 2 3; do
         run python3 tools/server-test.py --shuffle "$seed" --seconds 120
     done
-    for server in mysql-9.7 mariadb-10.1 mariadb-10.2 mariadb-11.4 mysql-5.6; do
+    for server in mysql-9.7 mariadb-10.1 mariadb-10.2 mariadb-11.4 mariadb-11.8 mysql-5.6; do
         if python3 tools/server.py fetch "$server"; then
             run python3 tools/server-test.py --server "$server" --seconds 60 --toggles 20
             run python3 tools/server-test.py --server "$server" --crash
@@ -58,6 +58,7 @@ if [[ $form == long ]]; then
         tools/install-missing.sh "$pair" || echo "skipped: $pair cannot be installed, for the reason above"
     done
     run python3 tools/family-test.py --long
+    run python3 tools/family-test.py --server postgresql-18 --load select --load tpcb --load reconnect
 else
     run python3 tools/family-test.py
 fi

@@ -8,7 +8,7 @@ each transaction. The web servers have four workers, which a reload replaces. re
 children all of the time. At last a postmaster is killed while its family is profiled: the command ends in order.
 
 `--long` takes all web servers, kills the parent of each, and lets a daemon take those whose reload makes a new
-family. A server that is not installed is skipped.
+family. A server that is not installed, or cannot be fetched, is skipped. `--server` chooses another PostgreSQL.
 
 The last line is "N passed, N failed".
 """
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from postgres import PostgresError, Server
+from postgres import NAMES, PostgresError, PostgresMissing, Server
 from redis_server import Redis, SavingClients
 from webservers import KINDS, Clients, Missing, Web, WebError
 from whet_cli import Whet, WhetError
@@ -61,9 +61,10 @@ class Checks:
         print(f"{'ok    ' if holds else 'FAILED'} {what}" + (f": {evidence}" if evidence and not holds else ""), flush=True)
 
 
-def toggled(whet: Whet, checks: Checks, name: str, words: list[str], toggles: int) -> None:
+def toggled(whet: Whet, checks: Checks, name: str, server_name: str, toggles: int) -> None:
     """Optimizes a family under a load, undoes and redoes it, and checks all processes each time."""
-    with Server() as server:
+    words = LOADS[name]
+    with Server(server_name) as server:
         load = server.load("-c", "4", "-j", "1", "-T", "600", *words)
         time.sleep(1)
         answer = whet.run("optimize", "--family", server.pid, "--seconds", 3)
@@ -246,6 +247,7 @@ def main() -> int:
     parser.add_argument("--toggles", type=int, default=3, help="how often each family is undone and redone")
     everything = [*LOADS, *KINDS, "redis"]
     parser.add_argument("--load", choices=everything, action="append", help="only this load")
+    parser.add_argument("--server", choices=NAMES, default=NAMES[0], help="the PostgreSQL of these loads")
     parser.add_argument("--long", action="store_true", help="all loads, killed parents, and reloads under a daemon")
     args = parser.parse_args()
     whet, checks = Whet(), Checks()
@@ -262,7 +264,7 @@ def one(whet: Whet, checks: Checks, name: str, args: argparse.Namespace) -> None
     begun = time.monotonic()
     toggles = 1 if name in ONE_ROUND and not args.long else args.toggles
     if name in LOADS:
-        toggled(whet, checks, name, LOADS[name], toggles)
+        toggled(whet, checks, name, args.server, toggles)
     elif name == "redis":
         redis(whet, checks, toggles)
     else:
@@ -278,7 +280,7 @@ def guarded(checks: Checks, name: str, test: Callable[[], None]) -> None:
     """Runs a test. An error ends this test alone; a server that is not installed is skipped."""
     try:
         test()
-    except Missing as e:
+    except (Missing, PostgresMissing) as e:
         print(f"skipped: {e}", flush=True)
     except (PostgresError, WebError, WhetError) as e:
         checks.check(False, name, e)

@@ -1,4 +1,5 @@
-"""A private PostgreSQL server in a folder of its own, and pgbench as its load."""
+"""A private PostgreSQL server in a folder of its own, and pgbench as its load. The version is the installed one, or
+another one of `servers.postgresql` by its name."""
 
 import os
 import re
@@ -10,7 +11,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-USER = "postgres"
+from servers import FetchError
+from servers.postgresql import POSTGRESQL, USER, programs
+from servers.room import left, room
+
+NAMES = list(POSTGRESQL)
 SETTINGS = "listen_addresses = ''\nshared_buffers = 256MB\nmax_connections = 300\nfsync = off\nlog_min_messages = warning\n"
 
 
@@ -18,17 +23,8 @@ class PostgresError(Exception):
     """The server or its load could not be started, or failed."""
 
 
-def programs() -> Path:
-    """Returns the folder with the programs of the newest installed version."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parent.name))
-    if not found:
-        raise PostgresError("PostgreSQL is not installed; Debian: apt install postgresql")
-    return found[-1]
-
-
-def as_user() -> dict:
-    """Returns how a program is started as the server's user, which must not be root."""
-    return {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+class PostgresMissing(PostgresError):
+    """The server cannot be had here."""
 
 
 @dataclass
@@ -48,7 +44,7 @@ class Load:
         with self.out.open("w") as out:
             self.process = subprocess.Popen(
                 [server.bin / "pgbench", "-h", server.folder, "-n", *words, "bench"],
-                stdout=out, stderr=subprocess.STDOUT, cwd=server.folder, **as_user(),
+                stdout=out, stderr=subprocess.STDOUT, preexec_fn=server.enter,
             )
 
     def is_running(self) -> bool:
@@ -91,9 +87,15 @@ class Load:
 class Server:
     """A server with the tables of pgbench. `pid` is the postmaster's, the parent of all backends."""
 
-    def __init__(self, scale: int = 10):
-        self.bin = programs()
+    def __init__(self, name: str = NAMES[0], scale: int = 10):
+        try:
+            found = programs(name)
+        except FetchError as e:
+            raise PostgresMissing(str(e)) from None
+        self.bin, self.root = found.bin, found.root
         self.folder = Path(tempfile.mkdtemp(prefix="whet-postgres-"))
+        # The server refuses to run as root.
+        self.enter = room(USER if os.geteuid() == 0 else None, self.root, self.folder)
         self.loads: list[Load] = []
         self.process: subprocess.Popen | None = None
         try:
@@ -112,7 +114,7 @@ class Server:
         with self.log().open("w") as log:
             self.process = subprocess.Popen(
                 [self.bin / "postgres", "-D", data], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=self.folder, start_new_session=True, **as_user(),
+                start_new_session=True, preexec_fn=self.enter,
             )
         limit = time.monotonic() + 60
         while not self._answers():
@@ -124,12 +126,12 @@ class Server:
 
     def _answers(self) -> bool:
         asked = [self.bin / "pg_isready", "-q", "-h", self.folder, "-U", USER, "-d", "template1"]
-        return subprocess.run(asked, check=False).returncode == 0
+        return subprocess.run(asked, check=False, preexec_fn=self.enter).returncode == 0
 
     def _run(self, program: str, *words: object) -> None:
         done = subprocess.run(
             [self.bin / program, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            cwd=self.folder, check=False, **as_user(),
+            check=False, preexec_fn=self.enter,
         )
         if done.returncode != 0:
             raise PostgresError(f"{program} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -170,6 +172,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        left(self.root, self.folder)
 
     def __enter__(self) -> "Server":
         return self

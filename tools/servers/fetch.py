@@ -178,8 +178,8 @@ def private_apt(state: Path, source: str) -> list[str]:
     return options
 
 
-def from_debian_unstable(package: str, version: str, into: Path) -> None:
-    """Unpacks a package of Debian unstable and all its dependencies into a root folder."""
+def from_debian_unstable(package: str, version: str, into: Path, *more: str) -> None:
+    """Unpacks a package of Debian unstable, `more` packages, and all that they depend on, into a root folder."""
     with tempfile.TemporaryDirectory(dir=into.parent, prefix="apt-") as scratch:
         state = Path(scratch)
         options = private_apt(state, debian_source("deb", "sid"))
@@ -189,7 +189,7 @@ def from_debian_unstable(package: str, version: str, into: Path) -> None:
             found = offered[1] if offered else "nothing"
             raise FetchError(f"Debian unstable has moved on: {package} is {found} there, and not {version}*")
         said(
-            ["apt-get", *options, "-q", "-y", "--download-only", "install", package],
+            ["apt-get", *options, "-q", "-y", "--download-only", "install", package, *more],
             f"fetching {package} of Debian unstable",
         )
         # The root is laid out as Debian's: these four folders are links into usr.
@@ -198,3 +198,6 @@ def from_debian_unstable(package: str, version: str, into: Path) -> None:
             (into / name).symlink_to(f"usr/{name}")
         for deb in sorted((state / "cache/archives").glob("*.deb")):
             said(["dpkg-deb", "--extract", str(deb), str(into)], f"unpacking {deb.name}")
+        # Programs there look up users by name.
+        (into / "etc").mkdir(exist_ok=True)
+        shutil.copy("/etc/passwd", into / "etc")

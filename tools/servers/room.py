@@ -26,6 +26,21 @@ def mount(source: str, target: str, flags: int) -> None:
         raise OSError(number, f"mount of {source} on {target}: {os.strerror(number)}")
 
 
+def private_mounts() -> None:
+    """Makes mounts of this process visible to it and its children alone."""
+    if LIBC.unshare(CLONE_NEWNS) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"unshare: {os.strerror(number)}")
+    mount("none", "/", MS_REC | MS_PRIVATE)
+
+
+def usr_of(root: Path) -> None:
+    """Puts the /usr of `root` in the place of the machine's, for this process and its children. As in Debian's, /bin and
+    /lib are links into it."""
+    private_mounts()
+    mount(str(root / "usr"), "/usr", MS_BIND)
+
+
 def room(user: str | None, root: Path | None, *folders: Path) -> Callable[[], None]:
     """Returns a function that a process calls before it becomes the server. The process works in the first of
     `folders`. In another root, all folders have the same names as outside. The mounts for that are visible to
@@ -37,10 +52,7 @@ def room(user: str | None, root: Path | None, *folders: Path) -> Callable[[], No
 
     def enter() -> None:
         if root is not None:
-            if LIBC.unshare(CLONE_NEWNS) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, f"unshare: {os.strerror(number)}")
-            mount("none", "/", MS_REC | MS_PRIVATE)
+            private_mounts()
             for name in ("/dev", "/proc", *map(str, folders)):
                 mount(name, str(root) + name, MS_BIND | MS_REC)
             os.chroot(root)
@@ -67,7 +79,11 @@ def entered(user: str | None, root: Path | None, folder: Path) -> Callable[[], N
 
 
 def left(root: Path | None, *folders: Path) -> None:
-    """Removes the empty folders on which `folders` were mounted, and the empty folders above them."""
+    """Removes what servers left in `root`: perf maps of whet's whose processes have ended, and the empty folders on
+    which `folders` were mounted, with the empty folders above them."""
+    for perf_map in root.glob("tmp/perf-*.map") if root is not None else ():
+        if not Path("/proc", perf_map.stem.removeprefix("perf-")).exists():
+            perf_map.unlink(missing_ok=True)
     for place in (root / str(folder).lstrip("/") for folder in folders if root is not None):
         try:
             # Entries of the root itself belong to the server.

@@ -54,8 +54,8 @@ pub struct Common {
 /// Options of the scenarios that measure a database of the MySQL family.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub struct Database {
-    /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4, mysql-5.6. It
-    /// is downloaded if it is missing. Several servers, by any of the options, are measured one after the
+    /// A server by name: mariadb, mysql-9.7, mariadb-10.1 (XtraDB), mariadb-10.2, mariadb-11.4,
+    /// mariadb-11.8, mysql-5.6. It is downloaded if it is missing. Several servers, by any of the options, are measured one after the
     /// other and shown side by side. Default: Debian's mariadbd.
     #[arg(long, value_name = "NAME")]
     #[serde(default)]

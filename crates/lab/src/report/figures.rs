@@ -36,9 +36,9 @@ pub struct Point {
     pub throughput: Option<Estimate>,
     /// Gain: CPU time per query without clones over with. Above 1 is better.
     pub cpu_per_query: Option<Estimate>,
-    /// Gain: user CPU time per query without clones over with, pooled over all windows. It has no interval,
-    /// as ticks are too coarse for that.
-    pub user_cpu: Option<f64>,
+    /// Gain: user CPU time per query without clones over with, pooled over all windows, as the kernel's ticks are too
+    /// coarse for the ratio of a single pair.
+    pub user_cpu: Option<Estimate>,
     /// CPU use of the server with clones over without.
     pub cpu_use: Option<Estimate>,
     /// Pairs that the figures use.
@@ -211,13 +211,8 @@ impl Point {
         self.throughput = stats::bootstrap_median(&self.ratios, seed);
         self.cpu_per_query = stats::bootstrap_median(&self.cpu_ratios, seed);
         self.cpu_use = stats::bootstrap_median(&all(&|a, b| cpus(a) / cpus(b)), seed);
-        let user = |side: &dyn Fn(&(&Window, &Window)) -> Window| {
-            let (user, queries) =
-                used.iter().map(side).fold((0.0, 0.0), |(u, q), w| (u + w.user, q + count(&w)));
-            user / queries
-        };
-        let ratio = user(&|p| p.1.clone()) / user(&|p| p.0.clone());
-        self.user_cpu = Some(ratio).filter(|r| r.is_finite() && *r > 0.0);
+        let user: Vec<_> = used.iter().map(|(a, b)| [a, b].map(|w| (w.user, count(w)))).collect();
+        self.user_cpu = stats::bootstrap_pooled(&user, seed);
         for side in Side::BOTH {
             let mine: Vec<&Window> =
                 used.iter().map(|(a, b)| if side == Side::With { *a } else { *b }).collect();
@@ -345,7 +340,7 @@ mod tests {
         let t = point.throughput.unwrap();
         assert!((t.value - 1.2).abs() < 0.01 && t.low <= t.value && t.value <= t.high);
         assert!((point.cpu_per_query.unwrap().value - 1.2).abs() < 0.01);
-        assert!((point.user_cpu.unwrap() - 1.2).abs() < 0.01);
+        assert!((point.user_cpu.unwrap().value - 1.2).abs() < 0.01);
         assert_eq!((point.pairs, point.void, point.outliers), (10, 0, 0));
     }
 

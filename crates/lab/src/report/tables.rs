@@ -72,7 +72,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
         format!("CPU µs per {}, {without}", one_of(unit)),
         with.to_owned(),
         "CPU gain (95%)".to_owned(),
-        "user CPU gain, pooled".to_owned(),
+        "user CPU gain, pooled (95%)".to_owned(),
         "server CPUs used, both".to_owned(),
         "pairs (void, outliers)".to_owned(),
     ];
@@ -92,7 +92,7 @@ pub fn gains(points: &[Point], unit: &str, names: [&str; 2]) -> Table {
                 side(Side::Without, |f| f.cpu_us),
                 side(Side::With, |f| f.cpu_us),
                 ratio(p.cpu_per_query),
-                p.user_cpu.map_or_else(|| "–".to_owned(), |u| format!("×{u:.3}")),
+                ratio(p.user_cpu),
                 format!("{} / {}", side(Side::Without, |f| f.cpus.value), side(Side::With, |f| f.cpus.value)),
                 format!("{} ({}, {})", p.pairs, p.void, p.outliers),
             ]

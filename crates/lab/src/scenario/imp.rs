@@ -64,7 +64,7 @@ pub enum Scenario {
         after_help = "Examples:\n  whet-lab web\n  whet-lab web --servers nginx --tls --threads 1,8,32 --bytes 4000"
     )]
     Web(Web),
-    /// CPython, Ruby and PHP: fixed units of work, one after the other.
+    /// CPython, Ruby, PHP and SQLite: fixed units of work, one after the other.
     #[command(
         after_help = "Examples:\n  whet-lab interpreters\n  whet-lab interpreters --languages ruby --pairs 40"
     )]

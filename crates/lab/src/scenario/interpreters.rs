@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 pub struct Interpreters {
     #[command(flatten)]
     pub common: Common,
-    /// The languages; each is one step.
+    /// The interpreters, by language or name; each is one step.
     #[arg(
         long,
         value_delimiter = ',',
         value_name = "NAME,…",
-        default_value = "python,ruby,php",
+        default_value = "python,ruby,php,sqlite",
         value_parser = language
     )]
     pub languages: Vec<String>,

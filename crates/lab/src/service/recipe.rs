@@ -113,7 +113,7 @@ pub fn key_value(protocol: Protocol) -> Recipe {
 }
 
 /// The interpreters, by the names of their languages.
-const INTERPRETERS: [(&str, Recipe); 3] = [
+const INTERPRETERS: [(&str, Recipe); 4] = [
     (
         "python",
         Recipe {
@@ -147,6 +147,22 @@ const INTERPRETERS: [(&str, Recipe); 3] = [
             package: "php-cli",
             arguments: |folder, _| vec![folder.join("work.php").display().to_string()],
             files: |_, _| vec![("work.php", include_str!("../../assets/interpreters/work.php").to_owned())],
+            serves: false,
+            ..USUAL
+        },
+    ),
+    (
+        "sqlite",
+        Recipe {
+            name: "sqlite",
+            programs: &["sqlite3"],
+            package: "sqlite3",
+            // With `-init`, the user's own start file is not read.
+            arguments: |folder, _| {
+                let script = folder.join("work.sql").display().to_string();
+                words(["-batch", "-bail", "-init", &script, ":memory:"])
+            },
+            files: |_, _| vec![("work.sql", include_str!("../../assets/interpreters/work.sql").to_owned())],
             serves: false,
             ..USUAL
         },

@@ -66,7 +66,7 @@ fn web_servers_with_and_without_tls() {
 
 #[test]
 fn interpreters() {
-    let all = [("python", "python3"), ("ruby", "ruby"), ("php", "php")];
+    let all = [("python", "python3"), ("ruby", "ruby"), ("php", "php"), ("sqlite", "sqlite3")];
     let here: Vec<&str> =
         all.iter().filter(|(_, program)| is_here(program)).map(|(language, _)| *language).collect();
     if !here.is_empty() {
@@ -80,7 +80,7 @@ fn missing_programs_and_languages_are_named_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("run");
     for (scenario, more, code, said) in [
-        ("interpreters", "--languages=cobol", 2, "is none of python, ruby, php"),
+        ("interpreters", "--languages=cobol", 2, "is none of python, ruby, php, sqlite"),
         ("interpreters", "--languages=python,ruby", 3, "apt-get install ruby"),
         ("redis", "--keys=1", 3, "apt-get install redis-server"),
         ("memcached", "--keys=1", 3, "apt-get install memcached"),
