@@ -103,6 +103,7 @@ impl Reading {
             capacity: machine.capacity,
             events: BTreeMap::new(),
             counted: None,
+            transactions: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::record::{Head, VERSION};
 use crate::report;
 use crate::scenario::Scenario;
 use crate::sysbench::Sysbench;
+use crate::timed;
 use crate::whet::Whet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -153,7 +154,9 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
     drop(lab);
     // Remains of a server that was killed with an earlier lab.
     let _ = fs::remove_dir_all(path.join("work"));
-    let _ = fs::remove_file(path.join("sysbench.conf"));
+    for file in ["sysbench.conf", timed::NAME] {
+        let _ = fs::remove_file(path.join(file));
+    }
     let drawn = Run::read(&path).and_then(|run| report::write(&run, None));
     let result = result.and_then(|()| drawn.map(|_| ()));
     Outcome { folder: Some(path), result }

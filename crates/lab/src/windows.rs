@@ -111,6 +111,7 @@ impl<T> Measuring<'_, '_, T> {
         load.side(Some(side).filter(|_| !pair.control));
         let counting = counting(self.on.lab, &self.gauge, Some(self.plan.window))?;
         let begin = (self.gauge.read()?, load.work());
+        let times = load.transactions()?;
         let mut last = begin;
         let until = begin.0.at + self.plan.window;
         loop {
@@ -126,9 +127,10 @@ impl<T> Measuring<'_, '_, T> {
                 break;
             }
         }
+        let times = times.zip(load.transactions()?).map(|(begin, end)| end.since(&begin));
         load.check()?;
         let mut window = begin.0.until(&last.0, pair.number, side, done(&begin, &last));
-        window.control = pair.control;
+        (window.control, window.transactions) = (pair.control, times);
         if let Some(counting) = counting {
             counting.finish(&self.on.lab.commands, &mut window)?;
         }

@@ -88,7 +88,17 @@ fn oltp_rw() {
     if server_is_here() {
         let records =
             works("oltp-rw", &["--threads=4", "--tables=1", "--rows=1000", "--window=1.6", "--pairs=1"]);
-        assert_eq!((count(&records, "done"), count(&records, "window")), (1, 2));
+        assert_eq!((count(&records, "done"), count(&records, "window")), (2, 4));
+        let loads = records.iter().filter(|r| r["kind"] == "begin").map(|r| r["step"]["load"].as_str());
+        assert_eq!(loads.collect::<Vec<_>>(), [Some("oltp_read_only"), Some("oltp_read_write")]);
+        for window in records.iter().filter(|r| r["kind"] == "window") {
+            let times = &window["transactions"];
+            let buckets = times["buckets"].as_array().unwrap();
+            let count: u64 = buckets.iter().map(|b| b[1].as_u64().unwrap()).sum();
+            // A transaction has 16 statements or more. Both are counted at nearly the same moments.
+            assert!(count > 0 && 8 * count < window["queries"].as_u64().unwrap(), "{window}");
+            assert!(times["sum_us"].as_u64().unwrap() > count, "{window}");
+        }
         let seconds: Vec<&Value> = records.iter().filter(|r| r["kind"] == "second").collect();
         assert!(seconds.len() >= 2 && seconds.iter().all(|s| s["tps"].as_f64() > Some(0.0)), "{seconds:?}");
         assert!(seconds.iter().all(|s| s["iowait"].as_f64() <= s["idle"].as_f64()), "{seconds:?}");
