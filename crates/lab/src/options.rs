@@ -1,5 +1,6 @@
 //! Options that all scenarios share.
 
+use crate::control::{FEWEST, USUAL};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::program::{Settings, Source};
@@ -20,9 +21,9 @@ pub struct Common {
     /// machine.
     #[arg(long)]
     pub null: bool,
-    /// The number of A/A pairs of windows in each step (default: a quarter of the pairs, at least 1). Nothing
-    /// is changed between the halves of such a pair. A run without enough of them, or in which they differ,
-    /// is not to be published.
+    /// The number of A/A pairs of windows in each step (default: a quarter of the pairs, and as many as give the
+    /// whole run 10). Nothing is changed between the halves of such a pair. A run with fewer than 8 of them, or
+    /// in which they differ, is not to be published.
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub control: Option<usize>,
@@ -104,10 +105,28 @@ impl Common {
         each(&self.smt).into_iter().flat_map(of).collect()
     }
 
+    /// Sets the number of A/A pairs in each of `steps` steps with `pairs` pairs, if the user did not.
+    pub fn fill_control(&mut self, steps: usize, pairs: usize) {
+        self.control.get_or_insert(pairs.div_ceil(4).max(USUAL.div_ceil(steps.max(1))));
+    }
+
     /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
     /// its pairs are.
     pub fn control_pairs(&self, pairs: usize) -> usize {
         if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
+    }
+
+    /// Returns a warning if a run of `steps` steps with `pairs` pairs has too few A/A pairs for a verdict.
+    pub fn warning(&self, steps: usize, pairs: usize) -> Option<String> {
+        let (each, more) =
+            if self.null { (pairs, "--pairs") } else { (self.control_pairs(pairs), "--control") };
+        let all = each * steps;
+        (all < FEWEST).then(|| {
+            format!(
+                "warning: this run has {all} A/A pairs and will not be fit to publish; \
+                 it needs {FEWEST} or more, see {more}"
+            )
+        })
     }
 
     /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
@@ -295,6 +314,27 @@ mod tests {
         ] {
             let e = database(words).check().unwrap_err().to_string();
             assert!(e.contains(why), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_run_has_enough_control_pairs_by_default_and_warns_of_too_few() {
+        let common = |words: &[&str], steps, pairs| {
+            let mut common = database(words).common;
+            common.fill_control(steps, pairs);
+            (common.control_pairs(pairs), common.warning(steps, pairs).is_some())
+        };
+        for (words, steps, pairs, wanted) in [
+            (&[][..], 1, 10, (10, false)),
+            (&[], 6, 10, (3, false)),
+            (&[], 1, 100, (25, false)),
+            (&[], 40, 1, (1, false)),
+            (&["--control=7"], 1, 10, (7, true)),
+            (&["--control=4"], 2, 10, (4, false)),
+            (&["--null"], 1, 7, (0, true)),
+            (&["--null"], 2, 4, (0, false)),
+        ] {
+            assert_eq!(common(words, steps, pairs), wanted, "{words:?} {steps} {pairs}");
         }
     }
 

@@ -29,13 +29,16 @@ pub struct Outcome {
 
 /// Begins a new run.
 pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
+    let mut scenario = scenario.clone();
+    let (steps, pairs) = (scenario.steps(&Topology::here()), scenario.pairs());
+    scenario.common_mut().fill_control(steps, pairs);
     let path = scenario
         .common()
         .out
         .clone()
         .unwrap_or_else(|| Path::new("lab-runs").join(format!("{}-{}", scenario.name(), clock::stamp())));
-    match create(scenario, &path, interrupt) {
-        Ok((folder, head, commands)) => go(scenario, folder, &head, commands),
+    match create(&scenario, &path, interrupt) {
+        Ok((folder, head, commands)) => go(&scenario, folder, &head, commands),
         Err(e) => Outcome { folder: None, result: Err(e) },
     }
 }
@@ -129,6 +132,7 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
     let path = folder.path().to_owned();
     let whet = scenario.common().whet.as_ref().or(head.scenario.common().whet.as_ref());
     let topology = Topology::here();
+    let steps = scenario.steps(&topology);
     let mut lab = Lab {
         folder,
         machine: head.machine.clone(),
@@ -136,12 +140,15 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
         seed: head.seed,
         whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &commands)),
         commands,
-        progress: Progress::new(scenario.steps(&topology)),
+        progress: Progress::new(steps),
         topology,
     };
     lab.progress.say(&format!("raw data goes to {}", path.display()));
     for finding in &head.machine.findings {
         lab.progress.say(&format!("machine: {finding}"));
+    }
+    if let Some(warning) = scenario.common().warning(steps, scenario.pairs()) {
+        lab.progress.say(&warning);
     }
     let result = scenario.run(&mut lab);
     if let Err(e) = &result {

@@ -216,6 +216,21 @@ impl Scenario {
             }
     }
 
+    /// Returns the number of pairs of windows in a step.
+    pub fn pairs(&self) -> usize {
+        match self {
+            Self::Stalls(s) => s.pairs,
+            Self::Scaling(s) => s.pairs,
+            Self::OltpRw(s) => s.pairs,
+            Self::FixedRate(s) => s.pairs,
+            Self::Tpcc(s) => s.pairs,
+            Self::Pgbench(s) => s.pairs,
+            Self::Redis(s) | Self::Memcached(s) => s.pairs,
+            Self::Web(s) => s.pairs,
+            Self::Interpreters(s) => s.pairs,
+        }
+    }
+
     /// Runs the scenario.
     ///
     /// # Errors

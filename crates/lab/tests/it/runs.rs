@@ -38,6 +38,8 @@ fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     }
     let (code, said, err) = run(&mut command);
     assert_eq!(code, Some(0), "{err}");
+    // The runs of these tests are short.
+    assert!(err.contains("warning: this run has ") && err.contains("will not be fit to publish"), "{err}");
     assert_eq!(said.trim(), out.canonicalize().unwrap().join("report.html").display().to_string());
     let html = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(!html.contains("Not whole"));
@@ -70,6 +72,7 @@ fn stalls_with_whet() {
             "--rows=1000",
             "--sampling=1",
             "--pairs=1",
+            "--control=1",
             "--window=0.3",
         ],
     );
