@@ -69,6 +69,11 @@ pub struct Database {
     /// password may be in WHET_LAB_PASSWORD instead. `scaling` refuses a running server.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
+    /// The command that starts a shell on the host of the server, if that is another one (--dsn): 'ssh root@db1 sh'.
+    /// whet runs in this shell, and CPU times are read by it. --whet is then a path there (default: whet).
+    #[arg(long, value_name = "COMMAND")]
+    #[serde(default)]
+    pub shell: Option<String>,
     /// The folder for the data of private servers. Several folders are compared (default: in the run's folder).
     #[arg(long, value_name = "FOLDER")]
     pub datadir: Vec<PathBuf>,
@@ -183,6 +188,12 @@ impl Database {
         let sources = self.sources();
         if !self.flush_log.is_empty() && !self.dsn.is_empty() {
             return Err(Error::Usage("--flush-log is not for running servers (--dsn)".to_owned()));
+        }
+        if self.shell.is_some() && (self.dsn.len() != 1 || sources.len() != 1) {
+            return Err(Error::Usage("--shell is for one server alone, a running one (--dsn)".to_owned()));
+        }
+        if self.shell.is_some() && !(self.common.smt.is_empty() && self.common.sockets.is_empty()) {
+            return Err(Error::Usage("--smt and --sockets are not for servers on other hosts".to_owned()));
         }
         for option in &self.server_option {
             let (Some(number), _) = numbered(option) else { continue };
@@ -311,6 +322,9 @@ mod tests {
             (&["--server-option=0:--x"], "the numbers 1 to 1"),
             (&["--dsn=mysql://h", "--server-option=1:--x"], "runs already"),
             (&["--dsn=mysql://h", "--flush-log=1"], "not for running servers"),
+            (&["--shell=sh"], "one server alone"),
+            (&["--shell=sh", "--dsn=mysql://h", "--server=mariadb"], "one server alone"),
+            (&["--shell=sh", "--dsn=mysql://h", "--smt=on"], "not for servers on other hosts"),
         ] {
             let e = database(words).check().unwrap_err().to_string();
             assert!(e.contains(why), "{e}");

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// The errors of the load, the server, whet and the folder.
 pub fn measure<T: Target>(on: &mut ActiveStep<'_, T>, plan: Plan, load: &mut dyn Load) -> Result<u64, Error> {
-    let gauge = Gauge::new(on.server)?;
+    let gauge = Gauge::new(on.server, &on.lab.host)?;
     Measuring { on: &mut *on, plan, gauge, begin: Instant::now(), flushed: None }.all(load)?;
     for latency in load.latencies() {
         on.add(Event::Latency(latency))?;

@@ -1,6 +1,7 @@
 //! All scenarios, scaled down, on a real private server; and failures.
 
 use crate::support::long::Long;
+use crate::support::running::Running;
 use crate::support::{count, lab, left_behind, made_up, prepared, records, run, whet};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -494,47 +495,9 @@ fn a_running_server_by_its_address() {
     if !server_is_here() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let base = dir.path().canonicalize().unwrap();
-    prepared::copy_data(&base.join("data"));
-    let data = format!("--datadir={}", base.join("data").display());
-    let user = fs::metadata("/root").is_ok_and(|_| std::env::var("USER").as_deref() != Ok("nobody"));
-    let root = if user { "--user=root" } else { "--user=mysql" };
-    let socket = base.join("s");
-    let mut server = Command::new("/usr/sbin/mariadbd")
-        .args([
-            "--no-defaults",
-            &data,
-            root,
-            "--skip-networking",
-            "--innodb-buffer-pool-size=64M",
-            "--innodb-fast-shutdown=2",
-        ])
-        .arg(format!("--socket={}", socket.display()))
-        .arg(format!("--pid-file={}", base.join("pid").display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let sql = |text: &str| {
-        let mut client = Command::new("mariadb")
-            .arg(format!("--socket={}", socket.display()))
-            .args(["--no-defaults", "-uroot"][1..].iter())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        client.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let out = client.wait_with_output().unwrap();
-        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let until = Instant::now() + Duration::from_secs(60);
-    while !sql("SELECT 1").0 {
-        assert!(Instant::now() < until);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let server = Running::start(&[]);
+    let sql = |text: &str| server.sql(text);
+    let (base, socket) = (server.folder(), server.socket());
     // `blind` may not see the event in its database.
     let users = "CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost;
         CREATE USER blind@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON empty.* TO blind@localhost;
@@ -581,8 +544,6 @@ fn a_running_server_by_its_address() {
         .arg("--out")
         .arg(&out));
     let after = contents();
-    let _ = server.kill();
-    let _ = server.wait();
 
     assert_eq!(wrong.0, Some(4), "{}", wrong.2);
     assert!(wrong.2.contains("does not let lab in") && wrong.2.contains("WHET_LAB_PASSWORD"), "{}", wrong.2);
