@@ -112,7 +112,9 @@ mod tests {
         let mut numbers = vec![0.0; 1 + usize::from(BUCKETS)];
         for time in times_us {
             numbers[0] += time;
-            numbers[1 + (time.log2() * f64::from(PER_OCTAVE)).floor() as usize] += 1.0;
+            let begins = |bucket: &u16| border_ms(f64::from(*bucket)) * 1e3 <= *time;
+            let bucket = (0..BUCKETS).rfind(begins).unwrap();
+            numbers[1 + usize::from(bucket)] += 1.0;
         }
         numbers.iter().flat_map(|n| n.to_ne_bytes()).collect()
     }
