@@ -35,13 +35,15 @@ pub struct Spec {
     before: Vec<OsString>,
     /// The signal that ends it in order.
     end: Signal,
+    /// Whether its standard input is a pipe.
+    reads: bool,
 }
 
 impl Spec {
     /// Describes a program without arguments.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         let (program, arguments) = (program.into(), Vec::new());
-        Self { program, arguments, cpus: Vec::new(), before: Vec::new(), end: Signal::TERM }
+        Self { program, arguments, cpus: Vec::new(), before: Vec::new(), end: Signal::TERM, reads: false }
     }
 
     /// Adds an argument.
@@ -62,6 +64,13 @@ impl Spec {
     #[must_use]
     pub fn on(mut self, cpus: &[usize]) -> Self {
         self.cpus = cpus.to_vec();
+        self
+    }
+
+    /// Gives the program a pipe to read from.
+    #[must_use]
+    pub fn reads(mut self) -> Self {
+        self.reads = true;
         self
     }
 
@@ -93,23 +102,25 @@ impl Spec {
         self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned()
     }
 
-    fn line(&self) -> String {
-        let quote = |word: &std::ffi::OsStr| {
-            let word = word.to_string_lossy();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+".contains(c);
-            if !word.is_empty() && word.chars().all(plain) {
-                word.into_owned()
-            } else {
-                format!("'{}'", word.replace('\'', "'\\''"))
-            }
-        };
+    /// Returns the command as a shell reads it.
+    pub fn line(&self) -> String {
         let before = self.before.iter().map(OsString::as_os_str);
         before
             .chain([self.program.as_os_str()])
             .chain(self.arguments.iter().map(OsString::as_os_str))
-            .map(quote)
+            .map(|word| quote(&word.to_string_lossy()))
             .collect::<Vec<_>>()
             .join(" ")
+    }
+}
+
+/// Returns a word as a shell reads it.
+pub fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 
@@ -122,6 +133,20 @@ pub struct Answer {
     pub out: String,
     /// Its standard error.
     pub err: String,
+}
+
+impl Answer {
+    /// Returns the standard output of a command that must succeed.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if the command failed.
+    pub fn must(self, spec: &Spec) -> Result<String, Error> {
+        if self.status.success() {
+            return Ok(self.out);
+        }
+        let words = tail(&format!("{}{}", self.out, self.err));
+        Err(Error::Command { program: spec.name(), how: format!("failed ({})", self.status), words })
+    }
 }
 
 impl Commands {
@@ -167,7 +192,7 @@ impl Commands {
             .args(&spec.before)
             .arg(&spec.program)
             .args(&spec.arguments)
-            .stdin(Stdio::null())
+            .stdin(if spec.reads { Stdio::piped() } else { Stdio::null() })
             .stdout(out)
             .stderr(err)
             .process_group(0)
@@ -208,12 +233,7 @@ impl Commands {
     /// # Errors
     /// As [`Self::run`]; [`Error::Command`] if the command fails.
     pub fn must(&self, spec: &Spec, limit: Duration) -> Result<String, Error> {
-        let answer = self.run(spec, limit)?;
-        if answer.status.success() {
-            return Ok(answer.out);
-        }
-        let words = tail(&format!("{}{}", answer.out, answer.err));
-        Err(Error::Command { program: spec.name(), how: format!("failed ({})", answer.status), words })
+        self.run(spec, limit)?.must(spec)
     }
 }
 
@@ -245,6 +265,11 @@ impl Running {
     /// Returns the process id of the command.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).unwrap_or(-1)
+    }
+
+    /// Returns its standard input at the first call, if that is a pipe.
+    pub fn stdin(&mut self) -> Option<std::process::ChildStdin> {
+        self.child.stdin.take()
     }
 
     /// Returns its standard output at the first call, if that is a pipe.

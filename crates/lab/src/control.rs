@@ -5,6 +5,8 @@ use serde::Serialize;
 
 /// The fewest pairs that allow a verdict.
 pub const FEWEST: usize = 8;
+/// The A/A pairs of a run by default, at least. Some pairs may be void.
+pub const USUAL: usize = 10;
 /// The level of the control's interval. A sound method passes with this probability.
 pub const LEVEL: f64 = 0.99;
 

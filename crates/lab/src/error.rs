@@ -24,6 +24,16 @@ pub enum Error {
         /// The end of what it printed.
         words: String,
     },
+    /// The shell to the server's host failed.
+    #[error("the shell to the server's host ({command}) {why}{}", said(.words))]
+    Shell {
+        /// The command that starts it.
+        command: String,
+        /// How it failed.
+        why: String,
+        /// The end of what it wrote to standard error, and its exit status.
+        words: String,
+    },
     /// whet refused or failed.
     #[error("whet {command}: {message}")]
     Whet {
@@ -160,7 +170,11 @@ impl Error {
             Self::ServerGone { .. } => 10,
             Self::Interrupted => 11,
             Self::File { .. } => 12,
-            Self::Command { .. } | Self::ServerStart { .. } | Self::Database { .. } | Self::Load { .. } => 13,
+            Self::Command { .. }
+            | Self::Shell { .. }
+            | Self::ServerStart { .. }
+            | Self::Database { .. }
+            | Self::Load { .. } => 13,
             Self::Inconsistent { .. } => 14,
         }
     }
@@ -171,6 +185,11 @@ impl Error {
         match self {
             Self::Missing { get, .. } => get.clone(),
             Self::Whet { next, .. } => next.clone(),
+            Self::Shell { .. } => {
+                "run the command of --shell by hand: it must start a shell that reads commands \
+                 from its standard input, and ask for nothing"
+                    .to_owned()
+            }
             Self::PortInUse { .. } => {
                 "choose another with --port, or leave it out: a unix socket is used then".to_owned()
             }

@@ -2,6 +2,7 @@
 
 use crate::db::Db;
 use crate::error::Error;
+use crate::host::Host;
 use crate::procfs::CpuTicks;
 use crate::record::{Side, Window};
 use crate::target::Target;
@@ -14,7 +15,8 @@ use std::time::Instant;
 pub struct Gauge {
     /// `None` for a server whose load counts its work.
     db: Option<Db>,
-    /// `None` for a server on another host.
+    host: Host,
+    /// `None` for a server on another host that no shell reaches.
     usage: Option<Usage>,
     /// Statements of this session so far. The server counts them as well.
     own: u64,
@@ -32,25 +34,25 @@ pub struct Reading {
 }
 
 impl Gauge {
-    /// Opens a session to read the counters.
+    /// Opens a session to read the counters. `host` is that of the server, as far as the lab reaches it.
     ///
     /// # Errors
     /// An error if the server refuses the session.
-    pub fn new(server: &dyn Target) -> Result<Self, Error> {
-        Ok(Self { db: server.counters()?, usage: Usage::of(server), own: 0 })
+    pub fn new(server: &dyn Target, host: &Host) -> Result<Self, Error> {
+        Ok(Self { db: server.counters()?, host: host.clone(), usage: Usage::of(server, host), own: 0 })
     }
 
     /// Reads all counters, as close to one moment as possible.
     ///
     /// # Errors
-    /// An error if the server does not answer.
+    /// An error if the server, or the shell to its host, does not answer.
     pub fn read(&mut self) -> Result<Reading, Error> {
-        let machine = CpuTicks::now();
-        let (before, cpu_before) = (Instant::now(), self.cpu());
+        let machine = self.host.ticks()?;
+        let (before, cpu_before) = (Instant::now(), self.cpu()?);
         // The server counts this statement before it answers it.
         self.own += 1;
         let queries = self.count("Questions")?.saturating_sub(self.own);
-        let (after, cpu_after) = (Instant::now(), self.cpu());
+        let (after, cpu_after) = (Instant::now(), self.cpu()?);
         // The answer belongs to a moment between the two.
         Ok(Reading {
             at: before + (after - before) / 2,
@@ -60,8 +62,8 @@ impl Gauge {
         })
     }
 
-    fn cpu(&mut self) -> CpuTime {
-        self.usage.as_mut().map(Usage::read).unwrap_or_default()
+    fn cpu(&mut self) -> Result<CpuTime, Error> {
+        self.usage.as_mut().map_or_else(|| Ok(CpuTime::default()), Usage::read)
     }
 
     /// Returns the server's processes that exist now, none if it is on another host.
@@ -103,6 +105,7 @@ impl Reading {
             capacity: machine.capacity,
             events: BTreeMap::new(),
             counted: None,
+            transactions: None,
         }
     }
 }

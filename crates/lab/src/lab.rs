@@ -6,6 +6,7 @@ use crate::command::Commands;
 use crate::error::Error;
 use crate::folder::Folder;
 use crate::guard;
+use crate::host::Host;
 use crate::machine::{self, Machine, Placement, Topology, Wanted};
 use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
@@ -98,6 +99,8 @@ pub struct Lab {
     pub topology: Topology,
     /// The CPUs of the present server and of its clients.
     pub placement: Placement,
+    /// The host of the servers, as far as the lab reaches it.
+    pub host: Host,
     /// The seed of everything random.
     pub seed: u64,
     /// whet, or `None` for an A/A control.
@@ -107,7 +110,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Divides the CPUs as a place requires. Binds the lab, and so every program that it starts, to the
+    /// Divides the CPUs as a place requires. If the server is on another host, the clients get all CPUs. Binds the lab, and so every program that it starts, to the
     /// clients' CPUs.
     ///
     /// # Errors
@@ -115,6 +118,12 @@ impl Lab {
     pub fn settle(&mut self, place: &Place) -> Result<(), Error> {
         let wanted = Wanted { smt: place.smt, sockets: place.sockets };
         self.placement = machine::place(&self.topology, wanted).map_err(Error::Usage)?;
+        if !self.host.is_here() {
+            let Placement { server, clients } = &mut self.placement;
+            clients.append(server);
+            clients.sort_unstable();
+            clients.dedup();
+        }
         let set = guard::set_of(&self.placement.clients);
         rustix::thread::sched_setaffinity(None, &set).map_err(|e| Error::file("/proc/self")(e.into()))
     }
@@ -172,7 +181,7 @@ impl Lab {
                 let parent = self.data_folder(database, place);
                 self.progress.doing("setting the server up");
                 let installation = match source {
-                    Source::Running(url) => Installation::running(&self.commands, url, &taken),
+                    Source::Running(url) => Installation::running(&self.commands, &self.host, url, &taken),
                     private => {
                         let logs = self.folder.path().join("servers");
                         let settings = Settings {

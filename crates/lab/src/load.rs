@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::record::{Latency, Side};
+use crate::transactions::Transactions;
 
 /// The figures that a load reports about once a second.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +32,17 @@ pub trait Load {
     /// Sets the side that requests belong to from now on; `None` while the load settles.
     fn side(&mut self, _side: Option<Side>) {}
 
-    /// Returns the newest figures since the last call. `None` if there are none.
+    /// Returns the figures since the last call. `None` if there are none.
     fn figures(&mut self) -> Option<LoadFigures> {
         None
+    }
+
+    /// Returns the response times of all transactions so far, where the load counts them for each window.
+    ///
+    /// # Errors
+    /// An error if the times cannot be read.
+    fn transactions(&self) -> Result<Option<Transactions>, Error> {
+        Ok(None)
     }
 
     /// Returns the latencies measured so far, by side and kind. Empty if the load measures none.

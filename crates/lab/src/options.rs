@@ -1,5 +1,6 @@
 //! Options that all scenarios share.
 
+use crate::control::{FEWEST, USUAL};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::program::{Settings, Source};
@@ -20,9 +21,9 @@ pub struct Common {
     /// machine.
     #[arg(long)]
     pub null: bool,
-    /// The number of A/A pairs of windows in each step (default: a quarter of the pairs, at least 1). Nothing
-    /// is changed between the halves of such a pair. A run without enough of them, or in which they differ,
-    /// is not to be published.
+    /// The number of A/A pairs of windows in each step (default: a quarter of the pairs, and as many as give the
+    /// whole run 10). Nothing is changed between the halves of such a pair. A run with fewer than 8 of them, or
+    /// in which they differ, is not to be published.
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub control: Option<usize>,
@@ -68,6 +69,11 @@ pub struct Database {
     /// password may be in WHET_LAB_PASSWORD instead. `scaling` refuses a running server.
     #[arg(long, value_name = "URL")]
     pub dsn: Vec<String>,
+    /// The command that starts a shell on the host of the server, if that is another one (--dsn): 'ssh root@db1 sh'.
+    /// whet runs in this shell, and CPU times are read by it. --whet is then a path there (default: whet).
+    #[arg(long, value_name = "COMMAND")]
+    #[serde(default)]
+    pub shell: Option<String>,
     /// The folder for the data of private servers. Several folders are compared (default: in the run's folder).
     #[arg(long, value_name = "FOLDER")]
     pub datadir: Vec<PathBuf>,
@@ -104,10 +110,28 @@ impl Common {
         each(&self.smt).into_iter().flat_map(of).collect()
     }
 
+    /// Sets the number of A/A pairs in each of `steps` steps with `pairs` pairs, if the user did not.
+    pub fn fill_control(&mut self, steps: usize, pairs: usize) {
+        self.control.get_or_insert(pairs.div_ceil(4).max(USUAL.div_ceil(steps.max(1))));
+    }
+
     /// Returns how many A/A pairs a step with `pairs` pairs has. A run that is an A/A control has none, as all
     /// its pairs are.
     pub fn control_pairs(&self, pairs: usize) -> usize {
         if self.null { 0 } else { self.control.unwrap_or_else(|| pairs.div_ceil(4)) }
+    }
+
+    /// Returns a warning if a run of `steps` steps with `pairs` pairs has too few A/A pairs for a verdict.
+    pub fn warning(&self, steps: usize, pairs: usize) -> Option<String> {
+        let (each, more) =
+            if self.null { (pairs, "--pairs") } else { (self.control_pairs(pairs), "--control") };
+        let all = each * steps;
+        (all < FEWEST).then(|| {
+            format!(
+                "warning: this run has {all} A/A pairs and will not be fit to publish; \
+                 it needs {FEWEST} or more, see {more}"
+            )
+        })
     }
 
     /// Returns a plan with `pairs` pairs of windows. Each window takes `window` seconds and begins `settle`
@@ -164,6 +188,12 @@ impl Database {
         let sources = self.sources();
         if !self.flush_log.is_empty() && !self.dsn.is_empty() {
             return Err(Error::Usage("--flush-log is not for running servers (--dsn)".to_owned()));
+        }
+        if self.shell.is_some() && (self.dsn.len() != 1 || sources.len() != 1) {
+            return Err(Error::Usage("--shell is for one server alone, a running one (--dsn)".to_owned()));
+        }
+        if self.shell.is_some() && !(self.common.smt.is_empty() && self.common.sockets.is_empty()) {
+            return Err(Error::Usage("--smt and --sockets are not for servers on other hosts".to_owned()));
         }
         for option in &self.server_option {
             let (Some(number), _) = numbered(option) else { continue };
@@ -292,9 +322,33 @@ mod tests {
             (&["--server-option=0:--x"], "the numbers 1 to 1"),
             (&["--dsn=mysql://h", "--server-option=1:--x"], "runs already"),
             (&["--dsn=mysql://h", "--flush-log=1"], "not for running servers"),
+            (&["--shell=sh"], "one server alone"),
+            (&["--shell=sh", "--dsn=mysql://h", "--server=mariadb"], "one server alone"),
+            (&["--shell=sh", "--dsn=mysql://h", "--smt=on"], "not for servers on other hosts"),
         ] {
             let e = database(words).check().unwrap_err().to_string();
             assert!(e.contains(why), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_run_has_enough_control_pairs_by_default_and_warns_of_too_few() {
+        let common = |words: &[&str], steps, pairs| {
+            let mut common = database(words).common;
+            common.fill_control(steps, pairs);
+            (common.control_pairs(pairs), common.warning(steps, pairs).is_some())
+        };
+        for (words, steps, pairs, wanted) in [
+            (&[][..], 1, 10, (10, false)),
+            (&[], 6, 10, (3, false)),
+            (&[], 1, 100, (25, false)),
+            (&[], 40, 1, (1, false)),
+            (&["--control=7"], 1, 10, (7, true)),
+            (&["--control=4"], 2, 10, (4, false)),
+            (&["--null"], 1, 7, (0, true)),
+            (&["--null"], 2, 4, (0, false)),
+        ] {
+            assert_eq!(common(words, steps, pairs), wanted, "{words:?} {steps} {pairs}");
         }
     }
 

@@ -26,7 +26,8 @@ impl CpuTicks {
         Self::parse(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    fn parse(stat: &str) -> Self {
+    /// Parses /proc/stat, of which only the first line is needed.
+    pub fn parse(stat: &str) -> Self {
         let line = stat.lines().next().unwrap_or_default();
         let mut fields = line.split_whitespace().skip(1).map(|w| w.parse().unwrap_or(0));
         Self(std::array::from_fn(|_| fields.next().unwrap_or(0)))
@@ -57,13 +58,14 @@ fn seconds(ticks: u64) -> f64 {
 /// Returns the CPU seconds of a process: exact, as the sum over its threads' schedstat. Threads that have
 /// ended are not included. `None` if the process is gone.
 pub fn process_cpu(pid: i32) -> Option<f64> {
-    let mut nanoseconds = 0.0;
-    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
-        // A thread may end between the listing and this read.
-        let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-        nanoseconds += text.split(' ').next().and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0);
-    }
-    Some(nanoseconds / 1e9)
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    // A thread may end between the listing and this read.
+    Some(tasks.map(|t| task_cpu(&fs::read_to_string(t.path().join("schedstat")).unwrap_or_default())).sum())
+}
+
+/// Returns the CPU seconds of a thread from its schedstat.
+pub fn task_cpu(schedstat: &str) -> f64 {
+    schedstat.split(' ').next().and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
 }
 
 /// A part of the status of a process.
@@ -79,13 +81,19 @@ pub struct Stat {
 
 /// Returns a part of the status of a process. `None` if the process is gone.
 pub fn process_stat(pid: i32) -> Option<Stat> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in the second field may hold anything. The text behind its last parenthesis is regular, and
-    // begins with the third field.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let field = |number: usize| fields.get(number - 3);
-    let ticks = |number| field(number)?.parse().ok();
-    Some(Stat { begun: ticks(22)?, user: seconds(ticks(14)?), system: seconds(ticks(15)?) })
+    Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+impl Stat {
+    /// Parses the stat of a process. `None` if it is cut off.
+    pub fn parse(stat: &str) -> Option<Self> {
+        // The name in the second field may hold anything. The text behind its last parenthesis is regular, and
+        // begins with the third field.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3);
+        let ticks = |number| field(number)?.parse().ok();
+        Some(Self { begun: ticks(22)?, user: seconds(ticks(14)?), system: seconds(ticks(15)?) })
+    }
 }
 
 /// Returns a process and all its descendants that exist now.
@@ -106,9 +114,8 @@ pub fn family(pid: i32) -> Vec<i32> {
     all
 }
 
-/// Returns whether a process exists and is no zombie.
-pub fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// Returns whether a process has not ended, from its stat. That of a process that does not exist is empty.
+pub fn is_alive(stat: &str) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
@@ -147,7 +154,13 @@ mod tests {
         while begin.elapsed().as_millis() < 50 {
             std::hint::spin_loop();
         }
-        assert!(is_alive(me) && process_cpu(me).unwrap() > 0.0 && process_stat(me).unwrap().begun > 0);
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        assert!(
+            is_alive(&stat)
+                && !is_alive("")
+                && process_cpu(me).unwrap() > 0.0
+                && process_stat(me).unwrap().begun > 0
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::machine::{Machine, Placement};
 use crate::scenario::Scenario;
+use crate::transactions::Transactions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -270,6 +271,10 @@ pub struct Window {
     /// The smallest share of the window for which an event was counted. `None` without a PMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counted: Option<f64>,
+    /// The response times that the clients measured, of the transactions that ended in the window. `None` for loads
+    /// that do not count them for each window, and in older runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transactions: Option<Transactions>,
 }
 
 /// One second of a load.

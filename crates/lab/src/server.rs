@@ -7,7 +7,7 @@
 use crate::command::{Commands, Running, tail};
 use crate::db::{Address, Db};
 use crate::error::Error;
-use crate::procfs;
+use crate::host::Host;
 use crate::program::{Program, Settings, Source};
 use std::fs;
 use std::net::TcpListener;
@@ -55,6 +55,7 @@ enum Kind {
     Running {
         address: Address,
         created: bool,
+        host: Host,
     },
 }
 
@@ -65,12 +66,15 @@ pub struct Server {
     pub name: String,
     /// How to reach it.
     pub address: Address,
-    /// Its process, or `None` if the server is on another host.
+    /// Its process, or `None` if the server is on another host that no shell reaches.
     pub pid: Option<i32>,
+    /// The path of its program.
+    pub exe: String,
     /// The result of `SELECT VERSION()`, with the storage engine where that is XtraDB.
     pub version: String,
     /// The options that the user gave it.
     pub options: Vec<String>,
+    host: Host,
     log: Option<PathBuf>,
     process: Option<Running>,
 }
@@ -124,7 +128,7 @@ impl Installation {
     /// # Errors
     /// [`Error::Denied`] if the server refuses the account; [`Error::NotEmpty`] if the database has tables,
     /// views, stored routines or events. It is then left alone.
-    pub fn running(commands: &Commands, url: &str, taken: &[String]) -> Result<Self, Error> {
+    pub fn running(commands: &Commands, host: &Host, url: &str, taken: &[String]) -> Result<Self, Error> {
         let mut address = parse_url(url)?;
         let mut db = address.connect()?;
         let version: String = db.one("SELECT VERSION()")?;
@@ -146,7 +150,8 @@ impl Installation {
         }
         db.run(&format!("CREATE DATABASE IF NOT EXISTS `{database}`"))?;
         let name = address.server.clone();
-        Ok(Self { name, commands: commands.clone(), kind: Kind::Running { address, created: there == 0 } })
+        let kind = Kind::Running { address, created: there == 0, host: host.clone() };
+        Ok(Self { name, commands: commands.clone(), kind })
     }
 
     /// Starts the server, or connects to the running one.
@@ -156,16 +161,18 @@ impl Installation {
     /// listens on its port.
     pub fn start(&self) -> Result<Server, Error> {
         match &self.kind {
-            Kind::Running { address, .. } => {
+            Kind::Running { address, host, .. } => {
                 let mut db = address.connect()?;
                 let version = version_of(&mut db)?;
-                let pid = local_pid(&mut db);
+                let pid = process_of(&mut db, host)?;
                 Ok(Server {
                     name: self.name.clone(),
                     address: address.clone(),
                     pid,
+                    exe: path_of(pid, host)?,
                     version,
                     options: Vec::new(),
+                    host: host.clone(),
                     log: None,
                     process: None,
                 })
@@ -187,12 +194,15 @@ impl Installation {
                 let spec = program.serve(dir, &socket, log, settings).on(cpus);
                 let process = self.commands.spawn(&spec, Stdio::null(), Stdio::null())?;
                 let pid = Some(process.pid());
+                let host = Host::new(&self.commands, None);
                 let mut server = Server {
                     name: self.name.clone(),
                     address,
                     pid,
+                    exe: String::new(),
                     version: String::new(),
                     options: settings.more.clone(),
+                    host,
                     log: Some(log.clone()),
                     process: Some(process),
                 };
@@ -212,7 +222,7 @@ impl Drop for Installation {
             }
             // The lab's tables are removed. The database itself stays if it was there before, with its
             // character set, and with routines and events that the account may not see.
-            Kind::Running { address, created } => {
+            Kind::Running { address, created, .. } => {
                 if let Ok(mut db) = address.connect() {
                     let _ = if *created {
                         db.run(&format!("DROP DATABASE `{}`", address.database))
@@ -248,6 +258,7 @@ impl Server {
                         self.address.user = "lab".into();
                     }
                     self.version = version_of(&mut db)?;
+                    self.exe = path_of(self.pid, &self.host)?;
                     return Ok(());
                 }
                 Err(e) if Instant::now() > until => return Err(e),
@@ -259,7 +270,7 @@ impl Server {
     fn has_ended(&mut self) -> bool {
         match (&mut self.process, self.pid) {
             (Some(p), _) => !matches!(p.ended(), Ok(None)),
-            (None, Some(pid)) => !procfs::is_alive(pid),
+            (None, Some(pid)) => !self.host.calm().is_alive(pid).unwrap_or(true),
             (None, None) => false,
         }
     }
@@ -270,9 +281,9 @@ impl Server {
     }
 
     /// Returns [`Error::ServerGone`] if the server has ended, since other errors follow from its end; else
-    /// `e`. An interrupt stays an interrupt.
+    /// `e`. An interrupt stays an interrupt, and a shell that failed cannot say whether the server has ended.
     pub fn explain(&mut self, e: Error) -> Error {
-        if matches!(e, Error::Interrupted) {
+        if matches!(e, Error::Interrupted | Error::Shell { .. }) {
             return e;
         }
         // The sessions of a server that crashes end before its process is gone.
@@ -306,17 +317,43 @@ fn drop_tables(db: &mut Db, database: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the pid of a server on this host, from the pid file that the server reports. The process's program
-/// must be called mariadbd or mysqld, and the server's host name must be this host's.
-fn local_pid(db: &mut Db) -> Option<i32> {
-    let host: String = db.one("SELECT @@hostname").ok()?;
-    let here = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    let file: String = db.one("SELECT @@pid_file").ok()?;
-    let base: String = db.one("SELECT @@datadir").ok()?;
-    let pid: i32 = fs::read_to_string(Path::new(&base).join(file)).ok()?.trim().parse().ok()?;
-    let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    let name = exe.file_name()?.to_string_lossy().into_owned();
-    (host == here.trim() && ["mariadbd", "mysqld"].iter().any(|n| name.starts_with(n))).then_some(pid)
+/// Returns the pid of a server on a host. `None` if it runs on another one.
+///
+/// # Errors
+/// [`Error::Usage`] if there is a shell, which must reach the server's host; [`Error::Shell`] if the shell fails.
+fn process_of(db: &mut Db, host: &Host) -> Result<Option<i32>, Error> {
+    match find_process(db, host)? {
+        Ok(pid) => Ok(Some(pid)),
+        Err(_) if host.is_here() => Ok(None),
+        Err(why) => Err(Error::Usage(format!("--shell does not reach the server's process: {why}"))),
+    }
+}
+
+/// Returns the pid of a server on a host, from the pid file that the server reports, or why it is not there. The
+/// process's program must be called mariadbd or mysqld, and the server's host name must be that of the host.
+fn find_process(db: &mut Db, host: &Host) -> Result<Result<i32, String>, Error> {
+    let mut variable = |name: &str| db.one::<String>(&format!("SELECT @@{name}")).unwrap_or_default();
+    let (name, file, base) = (variable("hostname"), variable("pid_file"), variable("datadir"));
+    let there = host.text("/proc/sys/kernel/hostname")?;
+    if name != there {
+        return Ok(Err(format!("the shell runs on {there}, the server on {name}")));
+    }
+    let file = Path::new(&base).join(file).display().to_string();
+    let Ok(pid) = host.text(&file)?.parse::<i32>() else {
+        return Ok(Err(format!("the shell finds no pid in {file}")));
+    };
+    let exe = host.exe(pid)?.unwrap_or_default();
+    let program = exe.file_name().unwrap_or_default().to_string_lossy();
+    if ["mariadbd", "mysqld"].iter().any(|n| program.starts_with(n)) {
+        return Ok(Ok(pid));
+    }
+    Ok(Err(format!("process {pid} runs {:?}, or may not be seen", exe.display().to_string())))
+}
+
+/// Returns the path of a server's program, for the records.
+fn path_of(pid: Option<i32>, host: &Host) -> Result<String, Error> {
+    let exe = pid.map(|pid| host.exe(pid)).transpose()?.flatten();
+    Ok(exe.map_or_else(|| "on another host".to_owned(), |exe| exe.display().to_string()))
 }
 
 /// Returns a short name with the version: `mariadb-10.11.19`.

@@ -5,6 +5,7 @@ use crate::clock;
 use crate::command::Commands;
 use crate::error::Error;
 use crate::folder::{Folder, Run};
+use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
 use crate::machine::{Machine, Placement, Topology};
@@ -13,6 +14,7 @@ use crate::record::{Head, VERSION};
 use crate::report;
 use crate::scenario::Scenario;
 use crate::sysbench::Sysbench;
+use crate::timed;
 use crate::whet::Whet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +30,16 @@ pub struct Outcome {
 
 /// Begins a new run.
 pub fn begin(scenario: &Scenario, interrupt: &Interrupt) -> Outcome {
+    let mut scenario = scenario.clone();
+    let (steps, pairs) = (scenario.steps(&Topology::here()), scenario.pairs());
+    scenario.common_mut().fill_control(steps, pairs);
     let path = scenario
         .common()
         .out
         .clone()
         .unwrap_or_else(|| Path::new("lab-runs").join(format!("{}-{}", scenario.name(), clock::stamp())));
-    match create(scenario, &path, interrupt) {
-        Ok((folder, head, commands)) => go(scenario, folder, &head, commands),
+    match create(&scenario, &path, interrupt) {
+        Ok((folder, head, commands)) => go(&scenario, folder, &head, commands),
         Err(e) => Outcome { folder: None, result: Err(e) },
     }
 }
@@ -77,8 +82,13 @@ fn create(
     interrupt: &Interrupt,
 ) -> Result<(Folder, Head, Commands), Error> {
     // Missing programs are reported before anything is created.
-    let whet =
-        if scenario.common().null { None } else { Some(Whet::locate(scenario.common().whet.as_deref())?) };
+    let shell = scenario.database().and_then(|d| d.shell.as_deref());
+    let named = scenario.common().whet.clone();
+    let whet = match shell {
+        _ if scenario.common().null => None,
+        Some(_) => Some(named.unwrap_or_else(|| PathBuf::from("whet"))),
+        None => Some(Whet::locate(named.as_deref())?),
+    };
     for recipe in scenario.recipes()? {
         recipe.locate()?;
     }
@@ -96,7 +106,7 @@ fn create(
     }
     let commands = Commands::new(&path, interrupt.clone())?;
     let version = match &whet {
-        Some(binary) => Whet::new(binary, &commands).version()?,
+        Some(binary) => Whet::new(binary, &Host::new(&commands, shell)).version()?,
         None => "none".to_owned(),
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
@@ -111,6 +121,10 @@ fn create(
     };
     let mut folders = vec![path.as_path()];
     folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
+    let mut machine = Machine::check(interrupt, &folders, sysbench)?;
+    if let Some(shell) = shell {
+        machine.serves_clients_alone(shell);
+    }
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),
@@ -118,7 +132,7 @@ fn create(
         begun: clock::now(),
         seed: scenario.common().seed.unwrap_or_else(drawn),
         scenario: kept,
-        machine: Machine::check(interrupt, &folders, sysbench)?,
+        machine,
     };
     let folder = Folder::create(&path, &head)?;
     Ok((folder, head, commands))
@@ -128,19 +142,25 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
     let path = folder.path().to_owned();
     let whet = scenario.common().whet.as_ref().or(head.scenario.common().whet.as_ref());
     let topology = Topology::here();
+    let steps = scenario.steps(&topology);
+    let host = Host::new(&commands, scenario.database().and_then(|d| d.shell.as_deref()));
     let mut lab = Lab {
         folder,
         machine: head.machine.clone(),
         placement: Placement::default(),
         seed: head.seed,
-        whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &commands)),
+        whet: whet.filter(|_| !scenario.common().null).map(|w| Whet::new(w, &host)),
+        host,
         commands,
-        progress: Progress::new(scenario.steps(&topology)),
+        progress: Progress::new(steps),
         topology,
     };
     lab.progress.say(&format!("raw data goes to {}", path.display()));
     for finding in &head.machine.findings {
         lab.progress.say(&format!("machine: {finding}"));
+    }
+    if let Some(warning) = scenario.common().warning(steps, scenario.pairs()) {
+        lab.progress.say(&warning);
     }
     let result = scenario.run(&mut lab);
     if let Err(e) = &result {
@@ -153,7 +173,9 @@ fn go(scenario: &Scenario, folder: Folder, head: &Head, commands: Commands) -> O
     drop(lab);
     // Remains of a server that was killed with an earlier lab.
     let _ = fs::remove_dir_all(path.join("work"));
-    let _ = fs::remove_file(path.join("sysbench.conf"));
+    for file in ["sysbench.conf", timed::NAME] {
+        let _ = fs::remove_file(path.join(file));
+    }
     let drawn = Run::read(&path).and_then(|run| report::write(&run, None));
     let result = result.and_then(|()| drawn.map(|_| ()));
     Outcome { folder: Some(path), result }

@@ -4,13 +4,16 @@ use crate::command::{Commands, Running, Spec, find, tail};
 use crate::db::Address;
 use crate::error::Error;
 use crate::load::{Load, LoadFigures};
+use crate::timed::Times;
+use crate::transactions::Transactions;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// sysbench, with what all its runs share.
 #[derive(Clone, Debug)]
@@ -32,7 +35,15 @@ pub struct SysbenchLoad {
     lines: Receiver<String>,
     text: String,
     name: String,
-    threads: usize,
+    timed: Option<Timed>,
+}
+
+/// The response times of a load.
+#[derive(Debug)]
+struct Timed {
+    times: Times,
+    /// When figures were last taken, and the times until then.
+    last: (Instant, Transactions),
 }
 
 impl Sysbench {
@@ -66,8 +77,15 @@ impl Sysbench {
         Self { binary, commands: commands.clone(), folder, tables, rows }
     }
 
-    fn spec(&self, load: &str, address: &Address, threads: usize, seed: u64) -> Result<Spec, Error> {
-        let mut spec = Spec::new(&self.binary).arg(load);
+    /// `script` is the name or the path of the load.
+    fn spec(
+        &self,
+        script: impl Into<OsString>,
+        address: &Address,
+        threads: usize,
+        seed: u64,
+    ) -> Result<Spec, Error> {
+        let mut spec = Spec::new(&self.binary).arg(script);
         if !address.password.is_empty() {
             spec = spec.arg(format!("--config-file={}", self.password_file(&address.password)?.display()));
         }
@@ -115,7 +133,7 @@ impl Sysbench {
         Ok(())
     }
 
-    /// Starts a load that runs until it is dropped. It prints a line of figures each second.
+    /// Starts a load that runs until it is dropped.
     ///
     /// # Errors
     /// An error if sysbench cannot be started.
@@ -126,9 +144,30 @@ impl Sysbench {
         threads: usize,
         seed: u64,
     ) -> Result<SysbenchLoad, Error> {
+        self.run(load, self.spec(load, address, threads, seed)?, None)
+    }
+
+    /// As [`Self::start`], with a load that times each transaction.
+    ///
+    /// # Errors
+    /// As [`Self::start`]; the errors of [`Times`].
+    pub fn start_timed(
+        &self,
+        load: &str,
+        address: &Address,
+        threads: usize,
+        seed: u64,
+    ) -> Result<SysbenchLoad, Error> {
+        let times = Times::new(threads)?;
+        let script = times.script(load, &self.folder)?;
+        let timed = Timed { times, last: (Instant::now(), Transactions::default()) };
+        self.run(load, self.spec(script, address, threads, seed)?, Some(timed))
+    }
+
+    fn run(&self, load: &str, spec: Spec, timed: Option<Timed>) -> Result<SysbenchLoad, Error> {
         // Deadlocks and the like (1213, 1020, 1205) come from the data. By default sysbench retries after
         // them.
-        let spec = self.spec(load, address, threads, seed)?.args(["--time=0", "--report-interval=1", "run"]);
+        let spec = spec.args(["--time=0", "--report-interval=1", "run"]);
         let mut running = self.commands.spawn(&spec, Stdio::piped(), Stdio::piped())?;
         let (sender, lines) = channel();
         let out = running.stdout().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>);
@@ -149,19 +188,17 @@ impl Sysbench {
             lines,
             text: String::new(),
             name: load.to_owned(),
-            threads,
+            timed,
         })
     }
 }
 
 impl SysbenchLoad {
-    fn drain(&mut self) -> Vec<String> {
-        let fresh: Vec<String> = self.lines.try_iter().collect();
-        for line in &fresh {
-            self.text.push_str(line);
+    fn drain(&mut self) {
+        for line in self.lines.try_iter() {
+            self.text.push_str(&line);
             self.text.push('\n');
         }
-        fresh
     }
 }
 
@@ -183,13 +220,20 @@ impl Load for SysbenchLoad {
     }
 
     fn figures(&mut self) -> Option<LoadFigures> {
-        #[expect(clippy::cast_precision_loss, reason = "a handful of threads")]
-        let threads = self.threads as f64;
-        let figures: Vec<(f64, f64)> = self.drain().iter().filter_map(|l| parse_line(l)).collect();
-        let &(tps, p95_ms) = figures.last()?;
-        // The load is a closed loop without pauses, so each thread is always in a transaction.
-        let response_ms = if tps > 0.0 { threads * 1e3 / tps } else { 0.0 };
+        let timed = self.timed.as_mut()?;
+        let now = (Instant::now(), timed.times.read().ok()?);
+        let before = std::mem::replace(&mut timed.last, now);
+        let (seconds, ended) = (timed.last.0 - before.0, timed.last.1.since(&before.1));
+        #[expect(clippy::cast_precision_loss, reason = "of a second")]
+        let tps = ended.count() as f64 / seconds.as_secs_f64().max(1e-6);
+        // A second in which no transaction ended has no times.
+        let (response_ms, p95_ms) =
+            (ended.mean_ms().unwrap_or(0.0), ended.percentile_ms(95.0).unwrap_or(0.0));
         Some(LoadFigures { tps, response_ms, p95_ms })
+    }
+
+    fn transactions(&self) -> Result<Option<Transactions>, Error> {
+        self.timed.as_ref().map(|timed| timed.times.read()).transpose()
     }
 }
 
@@ -199,27 +243,5 @@ impl Drop for SysbenchLoad {
         std::thread::sleep(Duration::from_millis(20));
         self.drain();
         let _ = self.commands.note(&format!("> sysbench {}\n{}", self.name, self.text));
-    }
-}
-
-/// Parses a line that sysbench prints each second: transactions per second, and the 95th percentile of the
-/// response times in ms.
-fn parse_line(line: &str) -> Option<(f64, f64)> {
-    if !line.starts_with("[ ") {
-        return None;
-    }
-    let after = |word: &str| line.split_once(word)?.1.split_whitespace().next()?.parse().ok();
-    Some((after("tps: ")?, after("lat (ms,95%): ")?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_line;
-
-    #[test]
-    fn lines_of_each_second() {
-        let line = "[ 3s ] thds: 4 tps: 1021.55 qps: 16344.80 (r/w/o: 14301.70/0.00/2043.10) lat (ms,95%): 5.28 err/s: 0.00 reconn/s: 0.00";
-        assert_eq!(parse_line(line), Some((1021.55, 5.28)));
-        assert_eq!(parse_line("Threads started!"), None);
     }
 }

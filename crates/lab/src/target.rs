@@ -6,7 +6,7 @@ use crate::server::Server;
 
 /// A running server.
 pub trait Target: std::fmt::Debug {
-    /// Returns its process, or `None` if the server is on another host.
+    /// Returns its process, or `None` if the server is on another host that no shell reaches.
     fn pid(&self) -> Option<i32>;
 
     /// Returns whether the process and its descendants are the server.
@@ -48,6 +48,10 @@ impl Target for Server {
 
     fn options(&self) -> &[String] {
         &self.options
+    }
+
+    fn exe(&self) -> String {
+        self.exe.clone()
     }
 
     fn counters(&self) -> Result<Option<Db>, Error> {

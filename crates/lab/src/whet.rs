@@ -1,7 +1,8 @@
 //! Runs whet by its command line alone, and keeps track of the side that a server is on.
 
-use crate::command::{Commands, Spec, find};
+use crate::command::{Answer, Spec, find};
 use crate::error::Error;
+use crate::host::Host;
 use crate::record::{FamilyChange, Side};
 use crate::target::Target;
 use serde::Deserialize;
@@ -16,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug)]
 pub struct Whet {
     binary: PathBuf,
-    commands: Commands,
+    host: Host,
 }
 
 impl Whet {
@@ -36,9 +37,9 @@ impl Whet {
         })
     }
 
-    /// Describes whet. Its commands go to the lab's log.
-    pub fn new(binary: &Path, commands: &Commands) -> Self {
-        Self { binary: binary.to_owned(), commands: commands.clone() }
+    /// Describes whet on the server's host. Its commands go to the lab's log.
+    pub fn new(binary: &Path, host: &Host) -> Self {
+        Self { binary: binary.to_owned(), host: host.clone() }
     }
 
     /// Returns the output of `--version`.
@@ -46,7 +47,19 @@ impl Whet {
     /// # Errors
     /// An error if whet cannot be run.
     pub fn version(&self) -> Result<String, Error> {
-        Ok(self.commands.must(&Spec::new(&self.binary).arg("--version"), LIMIT)?.trim().to_owned())
+        let spec = Spec::new(&self.binary).arg("--version");
+        Ok(self.answer(&spec)?.must(&spec)?.trim().to_owned())
+    }
+
+    fn answer(&self, spec: &Spec) -> Result<Answer, Error> {
+        let answer = self.host.run(spec, LIMIT)?;
+        if answer.status.code() == Some(127) && !self.host.is_here() {
+            return Err(Error::Missing {
+                program: format!("{} on the server's host", self.binary.display()),
+                get: "install whet there, and name its path there with --whet".to_owned(),
+            });
+        }
+        Ok(answer)
     }
 
     /// Runs a command of whet with `--format json` and returns its output.
@@ -60,7 +73,7 @@ impl Whet {
     /// As [`Self::run`]. An exit code in `also` is no failure either.
     fn run_unless(&self, command: &str, arguments: &[String], also: &[i32]) -> Result<Value, Error> {
         let spec = Spec::new(&self.binary).arg(command).args(arguments).args(["--format", "json"]);
-        let answer = self.commands.run(&spec, LIMIT)?;
+        let answer = self.answer(&spec)?;
         let value: Value = serde_json::from_str(answer.out.trim()).unwrap_or_default();
         if answer.status.success() || answer.status.code().is_some_and(|code| also.contains(&code)) {
             return Ok(value);
@@ -110,7 +123,8 @@ impl Sides {
         };
         let pid = server.pid().ok_or_else(|| {
             Error::Usage(
-                "the server is on another host, where whet cannot reach it: measure --null there".into(),
+                "the server is on another host: name a shell on that host with --shell, or measure --null"
+                    .into(),
             )
         })?;
         let mut sides = Self { whet: Some(whet.clone()), pid, is_family, found: None, now: None };
@@ -222,10 +236,9 @@ impl Drop for Sides {
         // interrupt is left out here.
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return };
         let wanted = self.found.unwrap_or(Side::Without);
-        if self.now != Some(wanted) && crate::procfs::is_alive(self.pid) {
+        let calm = Whet { host: whet.host.calm(), ..whet.clone() };
+        if self.now != Some(wanted) && calm.host.is_alive(self.pid).unwrap_or(false) {
             let word = if wanted == Side::With { "redo" } else { "undo" };
-            let mut calm = whet.clone();
-            calm.commands.interrupt = crate::interrupt::Interrupt::default();
             let _ = calm.run(word, &self.words());
         }
     }

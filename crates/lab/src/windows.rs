@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// The errors of the load, the server, whet and the folder.
 pub fn measure<T: Target>(on: &mut ActiveStep<'_, T>, plan: Plan, load: &mut dyn Load) -> Result<u64, Error> {
-    let gauge = Gauge::new(on.server)?;
+    let gauge = Gauge::new(on.server, &on.lab.host)?;
     Measuring { on: &mut *on, plan, gauge, begin: Instant::now(), flushed: None }.all(load)?;
     for latency in load.latencies() {
         on.add(Event::Latency(latency))?;
@@ -111,6 +111,7 @@ impl<T> Measuring<'_, '_, T> {
         load.side(Some(side).filter(|_| !pair.control));
         let counting = counting(self.on.lab, &self.gauge, Some(self.plan.window))?;
         let begin = (self.gauge.read()?, load.work());
+        let times = load.transactions()?;
         let mut last = begin;
         let until = begin.0.at + self.plan.window;
         loop {
@@ -126,9 +127,10 @@ impl<T> Measuring<'_, '_, T> {
                 break;
             }
         }
+        let times = times.zip(load.transactions()?).map(|(begin, end)| end.since(&begin));
         load.check()?;
         let mut window = begin.0.until(&last.0, pair.number, side, done(&begin, &last));
-        window.control = pair.control;
+        (window.control, window.transactions) = (pair.control, times);
         if let Some(counting) = counting {
             counting.finish(&self.on.lab.commands, &mut window)?;
         }

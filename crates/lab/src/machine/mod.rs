@@ -100,11 +100,24 @@ impl Machine {
                 || fs::exists("/sys/bus/event_source/devices/cpu_core").unwrap_or(false),
             findings: Vec::new(),
         };
-        machine.findings = machine.judge();
+        let is_apart = place(&machine.topology, Wanted::default()).is_ok_and(|p| p.is_apart());
+        machine.findings = machine.judge(is_apart);
         Ok(machine)
     }
 
-    fn judge(&self) -> Vec<String> {
+    /// Says that the server is on another host, which a shell reaches. The server's hardware events cannot be
+    /// counted from here.
+    pub fn serves_clients_alone(&mut self, shell: &str) {
+        self.pmu = false;
+        self.findings = self.judge(true);
+        let server = format!(
+            "The server is on another host ({shell}). Its CPU times, idle CPU and iowait are from there; what is said of the machine is true of the clients' host."
+        );
+        self.findings.insert(0, server);
+    }
+
+    /// `is_apart`: whether clients and server have CPUs of their own.
+    fn judge(&self, is_apart: bool) -> Vec<String> {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
         if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
@@ -127,7 +140,7 @@ impl Machine {
                 percent(self.noise)
             ));
         }
-        if place(&self.topology, Wanted::default()).is_ok_and(|p| !p.is_apart()) {
+        if !is_apart {
             found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
         }
         if !self.pmu {

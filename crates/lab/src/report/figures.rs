@@ -1,5 +1,6 @@
 //! The figures of a step, from its windows.
 
+use super::response::{Response, pooled};
 use crate::events::Counts;
 use crate::folder::Measured;
 use crate::machine::Placement;
@@ -69,7 +70,9 @@ pub struct Point {
     pub modelled_events: Option<Value>,
     /// Each second, where recorded.
     pub seconds: Vec<Second>,
-    /// Latencies.
+    /// The response times that clients measured in each window, where recorded.
+    pub response: Vec<Response>,
+    /// Latencies of all windows together.
     pub latencies: Vec<Latency>,
     /// Moments to mark, in seconds since the load began.
     pub marks: Vec<(f64, String)>,
@@ -144,6 +147,7 @@ impl Point {
             family: Vec::new(),
             modelled_events: None,
             seconds: Vec::new(),
+            response: Vec::new(),
             latencies: Vec::new(),
             marks: Vec::new(),
             checks: Vec::new(),
@@ -216,10 +220,12 @@ impl Point {
         for side in Side::BOTH {
             let mine: Vec<&Window> =
                 used.iter().map(|(a, b)| if side == Side::With { *a } else { *b }).collect();
+            self.latencies.extend(pooled(side, mine.iter().copied()));
             if let Some(figures) = SideFigures::of(&mine, seed) {
                 self.sides.insert(side, figures);
             }
         }
+        self.response = Response::all(&used, seed);
     }
 }
 
@@ -320,6 +326,7 @@ mod tests {
             capacity: 2.0,
             events: BTreeMap::new(),
             counted: None,
+            transactions: None,
         })
     }
 

@@ -12,6 +12,7 @@ mod layout;
 mod over_time;
 mod page;
 mod power;
+mod response;
 mod scaling;
 mod side_by_side;
 mod tables;

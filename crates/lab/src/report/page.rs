@@ -6,6 +6,7 @@ use super::figures::{Point, STEAL_LIMIT};
 use super::headline::headline;
 use super::layout;
 use super::over_time;
+use super::response;
 use super::scaling;
 use super::side_by_side;
 use super::tables::{self, Table};
@@ -106,6 +107,7 @@ fn html(run: &Run, points: &[Point]) -> Result<String, Error> {
     drawn.extend(charts::over_threads_where_varied(points, unit, names));
     drawn.extend(charts::over_cpus(points, unit, names));
     drawn.extend(charts::cpu_use(points, names));
+    drawn.extend(response::charts(points, names));
     drawn.extend(charts::percentiles(points, names));
     drawn.extend(over_time::charts(points, names));
     drawn.extend(events::charts(points, names, run.head.seed));
@@ -114,6 +116,7 @@ fn html(run: &Run, points: &[Point]) -> Result<String, Error> {
     all.extend(side_by_side::table(points, unit, names, run.head.seed));
     all.extend(scaling::table(points, names));
     all.extend(tables::seconds(points, names));
+    all.extend(response::table(points, names));
     all.extend(tables::latencies(points, names));
     all.extend(events::tables(points, names, table(&run.head.machine.identity)));
     all.extend(layout::table(points));

@@ -97,6 +97,7 @@ mod tests {
                     capacity: 2.0,
                     events: BTreeMap::new(),
                     counted: None,
+                    transactions: None,
                 })
             })
             .collect();

@@ -143,7 +143,7 @@ pub fn seconds(points: &[Point], names: [&str; 2]) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { title, note, columns, rows })
 }
 
-/// Returns the latencies of the lab's own loads. `None` if there are none.
+/// Returns the latencies of all windows together. `None` if there are none.
 pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let mut rows = Vec::new();
     for p in points {
@@ -170,7 +170,7 @@ pub fn latencies(points: &[Point], names: [&str; 2]) -> Option<Table> {
     let columns = strings([
         "point", "request", "side", "requests", "mean, ms", "50%", "95%", "99%", "99.9%", "maximum",
     ]);
-    let note = "Counted from the moment a request was meant for, so that waiting behind a slow one is in it."
+    let note = "At a fixed rate, counted from the moment a request was meant for, so that waiting behind a slow one is in it."
         .to_owned();
     (!rows.is_empty()).then_some(Table { title: "Response times".to_owned(), note, columns, rows })
 }

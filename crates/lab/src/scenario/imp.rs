@@ -33,9 +33,9 @@ pub enum Scenario {
         after_help = "Only for private servers: the lab binds the server to few CPUs, so it refuses a running server (--dsn).\n\nExamples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2,4,8 --threads 1,8"
     )]
     Scaling(Scaling),
-    /// Read/write OLTP at high concurrency: throughput, response time and idle CPU in each second.
+    /// OLTP loads that read, and that read and write, with many connections: throughput, response times and idle CPU.
     #[command(
-        after_help = "Examples:\n  whet-lab oltp-rw\n  whet-lab oltp-rw --threads 64,256 --datadir /mnt/nvme --datadir /mnt/disk"
+        after_help = "Examples:\n  whet-lab oltp-rw\n  whet-lab oltp-rw --tests oltp_read_write --threads 64,256 --datadir /mnt/nvme --datadir /mnt/disk"
     )]
     OltpRw(OltpRw),
     /// A fixed rate of requests: CPU use and response times.
@@ -206,7 +206,7 @@ impl Scenario {
             * match self {
                 Self::Stalls(s) => s.tests.len() * s.threads.len(),
                 Self::Scaling(s) => s.steps(server),
-                Self::OltpRw(s) => s.threads.len(),
+                Self::OltpRw(s) => s.tests.len() * s.threads.len(),
                 Self::FixedRate(_) => 1,
                 Self::Tpcc(s) => s.threads.len(),
                 Self::Pgbench(s) => s.tests.len() * s.threads.len(),
@@ -214,6 +214,21 @@ impl Scenario {
                 Self::Web(s) => s.servers.len() * s.threads.len(),
                 Self::Interpreters(s) => s.languages.len(),
             }
+    }
+
+    /// Returns the number of pairs of windows in a step.
+    pub fn pairs(&self) -> usize {
+        match self {
+            Self::Stalls(s) => s.pairs,
+            Self::Scaling(s) => s.pairs,
+            Self::OltpRw(s) => s.pairs,
+            Self::FixedRate(s) => s.pairs,
+            Self::Tpcc(s) => s.pairs,
+            Self::Pgbench(s) => s.pairs,
+            Self::Redis(s) | Self::Memcached(s) => s.pairs,
+            Self::Web(s) => s.pairs,
+            Self::Interpreters(s) => s.pairs,
+        }
     }
 
     /// Runs the scenario.

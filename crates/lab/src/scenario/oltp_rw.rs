@@ -1,5 +1,5 @@
 //! Reads and writes with many connections: blocks of some seconds with and without clones, with the figures
-//! of each second.
+//! of each second and the response times of each block.
 
 use crate::error::Error;
 use crate::lab::Lab;
@@ -16,8 +16,17 @@ pub struct OltpRw {
     #[command(flatten)]
     #[serde(rename = "common")]
     pub database: Database,
+    /// The loads, by their names in sysbench.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LOAD,…",
+        default_value = "oltp_read_only,oltp_read_write"
+    )]
+    #[serde(default = "read_write_alone")]
+    pub tests: Vec<String>,
     /// The numbers of connections; each is one step.
-    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64", value_parser = some)]
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_value = "64,128,256", value_parser = some)]
     pub threads: Vec<usize>,
     /// The number of tables.
     #[arg(long, default_value_t = 8, value_parser = some)]
@@ -36,8 +45,13 @@ pub struct OltpRw {
     pub settle: f64,
 }
 
+/// Returns the load of a run of a lab that had one only.
+fn read_write_alone() -> Vec<String> {
+    vec!["oltp_read_write".to_owned()]
+}
+
 impl OltpRw {
-    /// Measures each number of threads on each server in each place.
+    /// Measures each load at each number of threads on each server in each place.
     ///
     /// # Errors
     /// Returns the first error.
@@ -48,17 +62,26 @@ impl OltpRw {
         let settings = self.database.settings(memory, most, true);
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, true);
         lab.each_server(&self.database, &settings, |lab, installation, place| {
-            let mut server = installation.start()?;
-            lab.fill(&sysbench, &mut server)?;
-            let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
-            for &threads in &self.threads {
-                let step = Step::of(&installation.name, "oltp_read_write", place, threads);
-                lab.step(&step, &mut server, &mut sides, |mut on| {
-                    let mut load = sysbench.start(&step.load, &on.server.address, threads, on.lab.seed)?;
-                    measure(&mut on, plan, &mut load)
-                })?;
+            let mut filled = false;
+            for test in &self.tests {
+                // Each load gets a new server process, so clones are made for this load alone.
+                let mut server = installation.start()?;
+                if !filled {
+                    lab.fill(&sysbench, &mut server)?;
+                    filled = true;
+                }
+                let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
+                for &threads in &self.threads {
+                    let step = Step::of(&installation.name, test, place, threads);
+                    lab.step(&step, &mut server, &mut sides, |mut on| {
+                        let mut load =
+                            sysbench.start_timed(test, &on.server.address, threads, on.lab.seed)?;
+                        measure(&mut on, plan, &mut load)
+                    })?;
+                }
+                sides.restore()?;
             }
-            sides.restore()
+            Ok(())
         })
     }
 }

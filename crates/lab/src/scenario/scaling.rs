@@ -129,7 +129,7 @@ impl Scaling {
             seed: on.lab.seed,
             interrupt: on.lab.commands.interrupt.clone(),
         };
-        let mut gauge = Gauge::new(on.server)?;
+        let mut gauge = Gauge::new(on.server, &on.lab.host)?;
         on.lab.progress.doing("warming up");
         let begin = Instant::now();
         // One round brings the data into memory.

@@ -1,6 +1,7 @@
 //! All scenarios, scaled down, on a real private server; and failures.
 
 use crate::support::long::Long;
+use crate::support::running::Running;
 use crate::support::{count, lab, left_behind, made_up, prepared, records, run, whet};
 use serde_json::Value;
 use std::ffi::OsString;
@@ -38,6 +39,8 @@ fn works(scenario: &str, more: &[&str]) -> Vec<Value> {
     }
     let (code, said, err) = run(&mut command);
     assert_eq!(code, Some(0), "{err}");
+    // The runs of these tests are short.
+    assert!(err.contains("warning: this run has ") && err.contains("will not be fit to publish"), "{err}");
     assert_eq!(said.trim(), out.canonicalize().unwrap().join("report.html").display().to_string());
     let html = fs::read_to_string(out.join("report.html")).unwrap();
     assert!(!html.contains("Not whole"));
@@ -70,6 +73,7 @@ fn stalls_with_whet() {
             "--rows=1000",
             "--sampling=1",
             "--pairs=1",
+            "--control=1",
             "--window=0.3",
         ],
     );
@@ -88,7 +92,17 @@ fn oltp_rw() {
     if server_is_here() {
         let records =
             works("oltp-rw", &["--threads=4", "--tables=1", "--rows=1000", "--window=1.6", "--pairs=1"]);
-        assert_eq!((count(&records, "done"), count(&records, "window")), (1, 2));
+        assert_eq!((count(&records, "done"), count(&records, "window")), (2, 4));
+        let loads = records.iter().filter(|r| r["kind"] == "begin").map(|r| r["step"]["load"].as_str());
+        assert_eq!(loads.collect::<Vec<_>>(), [Some("oltp_read_only"), Some("oltp_read_write")]);
+        for window in records.iter().filter(|r| r["kind"] == "window") {
+            let times = &window["transactions"];
+            let buckets = times["buckets"].as_array().unwrap();
+            let count: u64 = buckets.iter().map(|b| b[1].as_u64().unwrap()).sum();
+            // A transaction has 16 statements or more. Both are counted at nearly the same moments.
+            assert!(count > 0 && 8 * count < window["queries"].as_u64().unwrap(), "{window}");
+            assert!(times["sum_us"].as_u64().unwrap() > count, "{window}");
+        }
         let seconds: Vec<&Value> = records.iter().filter(|r| r["kind"] == "second").collect();
         assert!(seconds.len() >= 2 && seconds.iter().all(|s| s["tps"].as_f64() > Some(0.0)), "{seconds:?}");
         assert!(seconds.iter().all(|s| s["iowait"].as_f64() <= s["idle"].as_f64()), "{seconds:?}");
@@ -481,47 +495,9 @@ fn a_running_server_by_its_address() {
     if !server_is_here() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let base = dir.path().canonicalize().unwrap();
-    prepared::copy_data(&base.join("data"));
-    let data = format!("--datadir={}", base.join("data").display());
-    let user = fs::metadata("/root").is_ok_and(|_| std::env::var("USER").as_deref() != Ok("nobody"));
-    let root = if user { "--user=root" } else { "--user=mysql" };
-    let socket = base.join("s");
-    let mut server = Command::new("/usr/sbin/mariadbd")
-        .args([
-            "--no-defaults",
-            &data,
-            root,
-            "--skip-networking",
-            "--innodb-buffer-pool-size=64M",
-            "--innodb-fast-shutdown=2",
-        ])
-        .arg(format!("--socket={}", socket.display()))
-        .arg(format!("--pid-file={}", base.join("pid").display()))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let sql = |text: &str| {
-        let mut client = Command::new("mariadb")
-            .arg(format!("--socket={}", socket.display()))
-            .args(["--no-defaults", "-uroot"][1..].iter())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        client.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        let out = client.wait_with_output().unwrap();
-        (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
-    };
-    let until = Instant::now() + Duration::from_secs(60);
-    while !sql("SELECT 1").0 {
-        assert!(Instant::now() < until);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let server = Running::start(&[]);
+    let sql = |text: &str| server.sql(text);
+    let (base, socket) = (server.folder(), server.socket());
     // `blind` may not see the event in its database.
     let users = "CREATE USER lab@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON *.* TO lab@localhost;
         CREATE USER blind@localhost IDENTIFIED BY 's3cret!'; GRANT ALL ON empty.* TO blind@localhost;
@@ -568,8 +544,6 @@ fn a_running_server_by_its_address() {
         .arg("--out")
         .arg(&out));
     let after = contents();
-    let _ = server.kill();
-    let _ = server.wait();
 
     assert_eq!(wrong.0, Some(4), "{}", wrong.2);
     assert!(wrong.2.contains("does not let lab in") && wrong.2.contains("WHET_LAB_PASSWORD"), "{}", wrong.2);

@@ -3,6 +3,7 @@
 
 pub mod long;
 pub mod prepared;
+pub mod running;
 
 use serde_json::{Value, json};
 use std::fs;
