@@ -9,7 +9,8 @@ children all of the time. At last each postmaster, and redis in the midst of a s
 optimized again: the command ends in order, and the server that is started again has the right data.
 
 `--long` takes all web servers, kills the parents while whet samples, counts, undoes and redoes, and lets a daemon
-take PostgreSQL, which is restarted, and those whose reload makes a new family. A server that is not installed is skipped.
+take PostgreSQL, which is restarted, and the servers whose reload makes a new family. A server that is not installed
+is skipped.
 
 The last line is "N passed, N failed".
 """
@@ -29,6 +30,7 @@ from family_ends import (
 )
 from postgres import PostgresError, Server, programs
 from redis_server import Redis, SavingClients
+from server import exit_on_signals
 from webservers import KINDS, Clients, Missing, Web, WebError
 from whet_cli import Whet, WhetError
 from whet_daemon import Daemon
@@ -101,7 +103,8 @@ def web(whet: Whet, checks: Checks, name: str, toggles: int) -> None:
             if not server.kind.keeps:
                 server.reload()
                 states = states_of(whet, server.family())
-                checks.check(states == {"untouched": 1 + server.members()}, f"{name}: a new family is untouched", states)
+                fits = states == {"untouched": 1 + server.members()}
+                checks.check(fits, f"{name}: a new family is untouched", states)
         for each in server.families():
             whet.try_run("undo", "--family", each.family())
         clients.end()
@@ -208,6 +211,8 @@ def main() -> int:
     parser.add_argument("--load", choices=everything, action="append", help="only this load")
     parser.add_argument("--long", action="store_true", help="all loads, killed parents, and reloads under a daemon")
     args = parser.parse_args()
+    # A test that is ended leaves no server behind.
+    exit_on_signals()
     whet, checks = Whet(), Checks()
     for name in args.load or (everything if args.long else [*LOADS, *SHORT]):
         guarded(checks, name, lambda name=name: one(whet, checks, name, args))

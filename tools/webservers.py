@@ -174,7 +174,7 @@ class Web:
         return 1 if self.kind.by_worker else WORKERS
 
     def members(self) -> int:
-        """Returns how many processes its family has beside the parent. A worker that is a family of its own has none."""
+        """Returns how many processes its family has beside the parent: a worker that is a family of its own has none."""
         return 0 if self.kind.by_worker else WORKERS
 
     def family(self) -> int:
