@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from family_checks import Checks, states_of, undone, until
 from postgres import Server
@@ -28,13 +29,20 @@ def killed_while(whet: Whet, phase: str, family: int, kill: Callable[[], object]
     times = ["--seconds", "30"] if phase == "sampling" else ["--seconds", "1", "--count", "30"]
     words = [whet.path, "optimize", "--family", str(family), *times]
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if phase == "sampling":
-        time.sleep(2)
-    else:
-        until(lambda: "counting" in states_of(whet, family) or command.poll() is not None)
+    begun = samples if phase == "sampling" else lambda _: "counting" in states_of(whet, family)
+    until(lambda: begun(command.pid) or command.poll() is not None)
     kill()
     _, errors = command.communicate(timeout=90)
     return command.returncode == GONE, f"exit code {command.returncode}: {errors}"
+
+
+def samples(pid: int) -> bool:
+    """Returns whether a process of whet samples now."""
+    try:
+        return any("perf_event" in os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir())
+    except FileNotFoundError:
+        # A file was closed, or the process has ended.
+        return False
 
 
 def killed_between(whet: Whet, family: int, kill: Callable[[], object]) -> tuple[bool, object]:
