@@ -27,6 +27,25 @@ finish() {
 }
 trap finish EXIT
 
+# Each rule says what to do next and where it is described, and is tested.
+python3 - <<'RULES' || fail "see above"
+import re
+from pathlib import Path
+
+rules = Path("packaging/monitoring/whet-alerts.yml").read_text()
+tests = Path("packaging/monitoring/whet-alerts-test.yml").read_text()
+runbook = Path("RUNBOOK.md").read_text()
+sections = re.findall(r"^#+ (.*)$", runbook, re.M)
+names = re.findall(r"- alert: (\w+)", rules)
+for name, description in zip(names, re.findall(r'^ +description: "(.*)"$', rules, re.M), strict=True):
+    found = re.search(r'Next: .*\. RUNBOOK, \\"(.*)\\"\.$', description)
+    assert found and found[1] in sections, f"{name} names no next step, or no section of RUNBOOK.md: {description}"
+    assert f"| `{name}` |" in runbook, f"{name} is not in RUNBOOK.md"
+    fires = rf"alertname: {name}\n +exp_alerts:\n"
+    rests = rf"alertname: {name}\n +exp_alerts: \[\]\n"
+    assert re.search(fires, tests) and re.search(rests, tests), f"no test that {name} fires, and one that it does not"
+print(f"{len(names)} rules name a next step and a section of the runbook")
+RULES
 promtool check rules packaging/monitoring/whet-alerts.yml
 promtool test rules packaging/monitoring/whet-alerts-test.yml
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 WORKERS = 4
 PAGE = "".join(f"line {i} of a page\n" for i in range(400))
 
+# The place for the rest of the server's block is %s.
 NGINX = """\
-daemon off;
+daemon {daemon};
 worker_processes {workers};
 pid {folder}/pid;
 error_log {folder}/error.log notice;
@@ -25,12 +26,21 @@ http {{
   gzip_types text/plain;
   server {{
     listen unix:{folder}/socket;
-    root {folder};
-    types {{ text/plain txt; }}
-    rewrite ^/page/(.*)$ /$1.txt;
+    %s
   }}
 }}
 """
+PAGES = """\
+root {folder};
+    types {{ text/plain txt; }}
+    rewrite ^/page/(.*)$ /$1.txt;"""
+FAST_CGI = """\
+location / {{
+      fastcgi_pass unix:{upstream}/socket;
+      fastcgi_param SCRIPT_FILENAME {upstream}/hello.php;
+      fastcgi_param REQUEST_METHOD $request_method;
+      fastcgi_param QUERY_STRING $query_string;
+    }}"""
 APACHE = """\
 ServerRoot {folder}
 ServerName test
@@ -139,7 +149,9 @@ end)
 class Kind:
     """How one kind of server is started and reloaded. `package` is Debian's name. `keeps` says whether the parent
     of the family lives on after a reload. `by_worker`: the worker is a family of its own, because its master
-    executes itself anew after the fork. `files` are further files in the server's folder."""
+    executes itself anew after the fork. `detached`: the parent is no child of the program that started it, and has
+    its id in the file `pid`; the reload is a binary upgrade. `behind`: requests go by HTTP to a server of this kind,
+    which passes them on. `files` are further files in the server's folder."""
 
     program: str
     package: str
@@ -149,16 +161,22 @@ class Kind:
     keeps: bool = True
     by_port: bool = False
     by_worker: bool = False
+    detached: bool = False
+    behind: str | None = None
     files: dict[str, str] = field(default_factory=dict)
 
 
+NGINX_WORDS = ["-c", "{config}", "-e", "{folder}/error.log"]
 KINDS = {
-    "nginx": Kind("nginx", "nginx-light", ["-c", "{config}", "-e", "{folder}/error.log"], NGINX, signal.SIGHUP),
+    "nginx": Kind("nginx", "nginx-light", NGINX_WORDS, NGINX % PAGES, signal.SIGHUP),
+    "nginx-upgrade": Kind(
+        "nginx", "nginx-light", NGINX_WORDS, NGINX % PAGES, signal.SIGUSR2, keeps=False, detached=True
+    ),
     "apache": Kind("apache2", "apache2-bin", ["-f", "{config}", "-DFOREGROUND"], APACHE, signal.SIGUSR1, by_port=True),
     # The master executes itself anew.
     "php-fpm": Kind(
         "php-fpm8.2", "php8.2-fpm", ["-n", "-R", "-y", "{config}", "-F"], PHP, signal.SIGUSR2, keeps=False,
-        files={"hello.php": PHP_SCRIPT},
+        behind="nginx before php-fpm", files={"hello.php": PHP_SCRIPT},
     ),
     "haproxy": Kind(
         "haproxy", "haproxy", ["-W", "-f", "{config}"], HAPROXY, signal.SIGUSR2, keeps=False, by_port=True,
@@ -170,3 +188,5 @@ KINDS = {
     # Workers are replaced one after the other.
     "puma": Kind("puma", "puma", ["-C", "{config}"], PUMA, signal.SIGUSR1, files={"config.ru": PUMA_APP}),
 }
+# Kinds that are started with another kind alone.
+FRONTS = {"nginx before php-fpm": Kind("nginx", "nginx-light", NGINX_WORDS, NGINX % FAST_CGI, signal.SIGHUP)}

@@ -1,5 +1,5 @@
 """Web servers of several processes, each private in a folder of its own, and clients that make requests all the
-time: nginx, apache (prefork), php-fpm, haproxy, gunicorn, puma."""
+time: nginx, apache (prefork), php-fpm behind nginx, haproxy, gunicorn, puma."""
 
 import contextlib
 import gzip
@@ -9,14 +9,15 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from web_kinds import KINDS, PAGE, WORKERS
+from web_kinds import FRONTS, KINDS, PAGE, WORKERS, Kind
+from whet_daemon import children, state
 
 HTTP = b"GET /page/hello HTTP/1.1\r\nHost: test\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
 
@@ -31,30 +32,6 @@ class Missing(WebError):
 
 class WrongAnswer(Exception):
     """An answer is cut short, or does not say that the request succeeded."""
-
-
-def fast_cgi(script: str) -> bytes:
-    """Returns a request for a script by FastCGI."""
-    variables = {"SCRIPT_FILENAME": script, "REQUEST_METHOD": "GET", "QUERY_STRING": "", "SERVER_PROTOCOL": "HTTP/1.1"}
-    params = b"".join(struct.pack(">BB", len(k), len(v)) + k.encode() + v.encode() for k, v in variables.items())
-    records = [(1, struct.pack(">HB5x", 1, 0)), (4, params), (4, b""), (5, b"")]
-    return b"".join(struct.pack(">BBHHxx", 1, kind, 1, len(body)) + body for kind, body in records)
-
-
-def fast_cgi_body(answer: bytes) -> bytes:
-    """Returns the body of an answer by FastCGI."""
-    output, at, ended = b"", 0, False
-    while at + 8 <= len(answer):
-        _, kind, _, length, padding = struct.unpack_from(">BBHHB", answer, at)
-        content = answer[at + 8 : at + 8 + length]
-        output += content if kind == 6 else b""
-        # The last record ends the request, with the status 0.
-        ended = kind == 3 and content[:5] == bytes(5)
-        at += 8 + length + padding
-    head, end, body = output.partition(b"\r\n\r\n")
-    if not ended or not end or b"Status:" in head:
-        raise WrongAnswer(repr(answer[:200]))
-    return body
 
 
 class _Received:
@@ -113,37 +90,46 @@ class Clients:
 
 
 class Web:
-    """A running server. `pid` is the process that was started. `program` replaces the kind's own program."""
+    """A running server. `pid` is the parent of its workers. `program` replaces the kind's own program. `upstream` is
+    the folder of the server to which it passes requests on. `front` is the server that passes requests on to it."""
 
-    def __init__(self, name: str, program: Path | None = None):
+    def __init__(self, name: str, program: Path | None = None, upstream: Path | None = None):
         self.name = name
-        self.kind = KINDS[name]
-        found = program or self.program(name)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"whet-{name}-"))
+        self.kind = FRONTS[name] if upstream else KINDS[name]
+        self.front: Web | None = None
+        found = program or self.program(self.kind)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"whet-{self.kind.program}-"))
         os.chmod(self.folder, 0o755)
         self.port = free_port() if self.kind.by_port else 0
         config = self.folder / "server.conf"
         user = "root" if os.geteuid() == 0 else "nobody"
-        config.write_text(self.kind.config.format(folder=self.folder, workers=WORKERS, user=user, port=self.port))
+        daemon = "on" if self.kind.detached else "off"
+        values = {"folder": self.folder, "workers": WORKERS, "user": user, "port": self.port}
+        config.write_text(self.kind.config.format(**values, daemon=daemon, upstream=upstream))
         for file, text in {"hello.txt": PAGE, **self.kind.files}.items():
             (self.folder / file).write_text(text)
-        self.is_php = name == "php-fpm"
-        self.request = fast_cgi(f"{self.folder}/hello.php") if self.is_php else HTTP
         words = [word.format(config=config, folder=self.folder) for word in self.kind.words]
         with (self.folder / "output").open("w") as output:
             self.process = subprocess.Popen(
                 [found, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         self.pid = self.process.pid
-        self.expected = self._first_answer()
+        if self.kind.detached:
+            self.process.wait()
+            self._until(lambda: self._pid_in_file(), "write its process id")
+            self.pid = self._pid_in_file()
+        self.session = self.pid
+        if self.kind.behind:
+            self._until((self.folder / "socket").exists, "listen")
+            self.front = Web(self.kind.behind, upstream=self.folder)
+        self.expected = self._first_answer() if not upstream else b""
 
     @staticmethod
-    def program(name: str) -> Path:
+    def program(kind: Kind) -> Path:
         """Returns the installed program of a kind."""
-        kind = KINDS[name]
         found = shutil.which(kind.program, path=os.environ.get("PATH", "") + ":/usr/sbin")
         if not found:
-            raise Missing(f"{name} is not installed (Debian: apt-get install {kind.package})")
+            raise Missing(f"{kind.program} is not installed (Debian: apt-get install {kind.package})")
         return Path(found)
 
     def _first_answer(self) -> bytes:
@@ -156,15 +142,40 @@ class Web:
                 error: Exception | str = f"it has {len(self.workers())} workers"
             except (OSError, WrongAnswer) as e:
                 error = e
-            if self.process.poll() is not None or time.monotonic() > limit:
+            if not self.is_running() or time.monotonic() > limit:
                 said = (self.folder / "output").read_text()[-500:]
                 self.close()
                 raise WebError(f"{self.name} does not answer: {error} {said}")
             time.sleep(0.05)
 
+    def _until(self, holds: Callable[[], object], what: str) -> None:
+        limit = time.monotonic() + 120
+        while not holds():
+            if time.monotonic() > limit:
+                raise WebError(f"{self.name} does not {what}")
+            time.sleep(0.05)
+
+    def _pid_in_file(self) -> int:
+        try:
+            return int((self.folder / "pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def is_running(self) -> bool:
+        """Returns whether the parent of its workers has not ended."""
+        return (self.kind.detached or self.process.poll() is None) and state(self.pid) not in ("", "Z")
+
+    def families(self) -> "list[Web]":
+        """Returns it, and the server before it."""
+        return [self, self.front] if self.front else [self]
+
     def many(self) -> int:
         """Returns how many workers it has."""
         return 1 if self.kind.by_worker else WORKERS
+
+    def members(self) -> int:
+        """Returns how many processes its family has beside the parent: a worker that is a family of its own has none."""
+        return 0 if self.kind.by_worker else WORKERS
 
     def family(self) -> int:
         """Returns the parent of the family that serves requests now."""
@@ -172,11 +183,11 @@ class Web:
 
     def ask(self) -> bytes:
         """Makes a request, and returns the body of the answer."""
-        with self.connect() as connection:
+        with (self.front or self).connect() as connection:
             connection.settimeout(30)
-            connection.sendall(self.request)
+            connection.sendall(HTTP)
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        return fast_cgi_body(answer) if self.is_php else http_body(answer)
+        return http_body(answer)
 
     def connect(self) -> socket.socket:
         """Returns a new connection."""
@@ -193,27 +204,40 @@ class Web:
 
     def workers(self) -> set[int]:
         """Returns the process ids of its children."""
-        try:
-            return {int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()}
-        except FileNotFoundError:
-            return set()
+        return set(children(self.pid))
 
     def reload(self) -> None:
         """Lets it start new workers, and waits for the end of the old ones."""
+        if self.kind.detached:
+            self.retire(self.upgrade())
+            return
         old = self.workers()
         os.kill(self.pid, self.kind.reload)
-        limit = time.monotonic() + 120
-        while self.workers() & old or len(self.workers()) < len(old):
-            if time.monotonic() > limit:
-                raise WebError("old workers do not end")
-            time.sleep(0.05)
+        self._until(lambda: not self.workers() & old and len(self.workers()) >= len(old), "replace its workers")
 
-    def kill(self) -> set[int]:
-        """Kills the process that was started. Returns its former workers."""
-        workers = self.workers()
-        self.process.kill()
-        self.process.wait()
-        return workers
+    def upgrade(self) -> int:
+        """Begins a binary upgrade: a new parent with workers of its own serves requests beside the old one. Returns
+        the old one."""
+        old = self.pid
+        os.kill(old, signal.SIGUSR2)
+        self._until(lambda: self._pid_in_file() not in (0, old), "start a new parent")
+        self.pid = self._pid_in_file()
+        self._until(lambda: len(self.workers()) == self.many(), "start new workers")
+        return old
+
+    def retire(self, old: int) -> None:
+        """Ends a binary upgrade: first the old parent's workers end, then the old parent."""
+        os.kill(old, signal.SIGWINCH)
+        self._until(lambda: set(children(old)) <= {self.pid}, "end its old workers")
+        os.kill(old, signal.SIGQUIT)
+        self._until(lambda: state(old) in ("", "Z"), "end its old parent")
+
+    def kill(self) -> None:
+        """Kills the parent of its workers."""
+        os.kill(self.pid, signal.SIGKILL)
+        if not self.kind.detached:
+            self.process.wait()
+        self._until(lambda: state(self.pid) in ("", "Z"), "end")
 
     def trouble(self) -> list[str]:
         """Returns what it says of failures."""
@@ -221,20 +245,23 @@ class Web:
             "[alert]", "[crit]", "[emerg]", "signal 11", "SIGSEGV", "core dumped", "Segmentation", "ALERT", "CRITICAL",
             "Traceback", "[BUG]", "Terminating timed out worker",
         )
-        text = "".join(p.read_text() for p in (self.folder / "error.log", self.folder / "output") if p.exists())
+        logs = [each.folder / name for each in self.families() for name in ("error.log", "output")]
+        text = "".join(p.read_text() for p in logs if p.exists())
         return [line for line in text.splitlines() if any(word in line for word in words)]
 
     def close(self) -> None:
         """Ends it and removes its folder."""
-        if self.process.poll() is None:
-            self.process.terminate()
+        if self.front:
+            self.front.close()
+        if self.is_running():
+            os.kill(self.pid, signal.SIGTERM)
             try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
+                self._until(lambda: not self.is_running(), "end")
+            except WebError:
                 self.kill()
         # Of a parent that was killed, workers may be left: they are in its session.
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and session(int(entry.name)) == self.pid:
+            if entry.name.isdigit() and session(int(entry.name)) == self.session:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(entry.name), signal.SIGKILL)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 """A whet daemon for tests and benchmarks, separate from any daemon of the host."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -108,7 +109,9 @@ def children(pid: int) -> list[int]:
     """Returns the children of all threads of a process."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, task.read_text().split())
+        # A thread, and the whole process, may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, task.read_text().split())
     return found
 
 

@@ -2,6 +2,7 @@
 
 use crate::support::{Answer, Guest, build, build_with, have, run, scratch, skip, whet};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -373,4 +374,83 @@ fn pprof_and_flame_graphs_are_given_the_samples() {
     assert_eq!(run(gunzip).exits(0).stdout.trim(), "True");
     std::fs::remove_file(&packed).unwrap();
     std::fs::remove_file(&file).unwrap();
+}
+
+/// Runs `go tool pprof` on a file. It gets no program and no network.
+fn go_pprof(file: &Path, how: &[&str]) -> String {
+    let mut go = Command::new("go");
+    go.args(["tool", "pprof", "-symbolize=none", "-nodefraction=0"]).args(how).arg(file);
+    go.env("GOTOOLCHAIN", "local").env("GOPROXY", "off");
+    run(go).exits(0).stdout
+}
+
+/// Returns the value of each function that `go tool pprof -top` lists.
+fn topped(file: &Path, values: &str) -> BTreeMap<String, u64> {
+    let said = go_pprof(file, &["-top", &format!("-sample_index={values}")]);
+    let (_, lines) = said.split_once("flat  flat%").unwrap_or_else(|| panic!("{said}"));
+    let fields = lines.lines().skip(1).map(|l| l.split_whitespace().collect::<Vec<_>>());
+    fields.map(|f| (f[5..].join(" "), f[0].parse().unwrap())).filter(|f| f.1 > 0).collect()
+}
+
+/// Returns the samples and the executions of each function, as whet's own form has them.
+fn own_values(text: &str) -> [BTreeMap<String, u64>; 2] {
+    let (mut samples, mut executions) = (BTreeMap::new(), BTreeMap::new());
+    let mut name = String::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        if words[0] == "function" {
+            name = words[words.len() - 1].to_owned();
+            samples.insert(name.clone(), words[7].parse().unwrap());
+        } else if words[0].starts_with('+') {
+            // START, LAST, the count, then the edges.
+            *executions.entry(name.clone()).or_insert(0) += words[2].parse::<u64>().unwrap();
+        }
+    }
+    [samples, executions]
+}
+
+/// The program that the form is made for shows the functions and the values that whet wrote.
+#[test]
+fn go_tool_pprof_reads_the_profile() {
+    if !have("go") {
+        skip("go_tool_pprof_reads_the_profile: no go (https://go.dev/doc/install)");
+        return;
+    }
+    // Go compiles the tool at its first use. On a busy machine this takes longer than a command of a test may.
+    Command::new("go").args(["tool", "pprof", "-h"]).output().unwrap();
+    let guest = Guest::working(&build("cases.c"), &["threads"], 2);
+    let pid = guest.arg();
+    let how = [&["--seconds", "1", "--count", "0.3", "--only"][..], &HOT].concat();
+    whet(&words(&["optimize", &pid], &how)).exits(0);
+    let [file, packed] = ["profile", "pb.gz"].map(scratch);
+    export(&pid, &file, &[]);
+    export(&pid, &packed, &["--as", "pprof"]);
+    output_of(guest);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let [mut samples, executions] = own_values(&text);
+    let shown = whet(&words(&["profile", "show", file.to_str().unwrap()], &[])).exits(0).json();
+    // Samples outside these functions have a line of their own.
+    let other = shown["samples"].as_u64().unwrap() - samples.values().sum::<u64>();
+    samples.insert("[other code]".to_owned(), other);
+    samples.retain(|_, n| *n > 0);
+    assert_eq!((topped(&packed, "samples"), topped(&packed, "executions")), (samples, executions), "{text}");
+
+    let raw = go_pprof(&packed, &["-raw"]);
+    assert!(raw.contains("samples/count[dflt] calls/count executions/count"), "{raw}");
+    let values = raw
+        .lines()
+        .filter_map(|l| l.split_once(": ")?.0.split_whitespace().map(|n| n.parse().ok()).collect());
+    let columns = values.filter(|row: &Vec<u64>| row.len() == 3);
+    let sums = columns.fold([0; 3], |sums, row| [0, 1, 2].map(|i: usize| sums[i] + row[i]));
+    // Every entry of the inner function is a call by the outer one.
+    let entered = text.lines().filter(|l| l.starts_with("call ")).map(|l| l.rsplit(' ').next().unwrap());
+    let calls: u64 = entered.map(|n| n.parse::<u64>().unwrap()).sum();
+    let own = [shown["samples"].as_u64().unwrap(), calls, topped(&packed, "executions").values().sum()];
+    assert_eq!(sums, own, "{raw}{text}");
+    for name in HOT {
+        assert!(raw.lines().any(|l| l.contains(&format!(" M=1 {name} "))), "{raw}");
+    }
+    for file in [file, packed] {
+        std::fs::remove_file(file).unwrap();
+    }
 }
