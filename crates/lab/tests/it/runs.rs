@@ -178,6 +178,19 @@ fn tpcc() {
     }
 }
 
+/// Many terminals of one warehouse, with few orders: deliveries take orders that were placed after they began.
+#[test]
+fn tpcc_delivers_orders_that_are_placed_meanwhile() {
+    if server_is_here() {
+        let records = works(
+            "tpcc",
+            &["--warehouses=1", "--shrink=100", "--threads=8", "--window=1", "--pairs=2"],
+        );
+        assert_eq!(count(&records, "done"), 1);
+        assert!(records.iter().filter(|r| r["kind"] == "check").all(|c| c["ok"] == true));
+    }
+}
+
 /// Writes TPC-H's tables in small: one order for each customer, one line for each order.
 fn small_tables(folder: &Path) {
     fs::create_dir(folder).unwrap();
