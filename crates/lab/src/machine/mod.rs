@@ -3,6 +3,8 @@
 
 mod identity;
 mod placement;
+#[cfg(test)]
+mod recorded;
 mod topology;
 mod tree;
 
