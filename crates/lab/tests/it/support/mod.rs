@@ -3,6 +3,8 @@
 
 pub mod long;
 pub mod prepared;
+pub mod processes;
+pub mod tables;
 
 use serde_json::{Value, json};
 use std::fs;
