@@ -77,6 +77,9 @@ fn stalls_with_whet() {
     // Each step has one pair, one A/A pair, and a rebuild of its own.
     assert_eq!((count(&records, "done"), count(&records, "window"), count(&records, "optimize")), (2, 8, 2));
     assert_eq!(records.iter().filter(|r| r["control"] == true).count(), 4);
+    // Each step has events of its own: counted in each window, or modelled.
+    let counted = records.iter().filter(|r| r["events"].as_object().is_some_and(|e| !e.is_empty())).count();
+    assert!(counted == 8 || count(&records, "modelled") == 2, "{counted} windows have events: {records:?}");
     let answer = records.iter().find(|r| r["kind"] == "optimize").unwrap();
     assert_eq!(answer["answer"]["state"], "optimized");
     for window in records.iter().filter(|r| r["kind"] == "window") {
