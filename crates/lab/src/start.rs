@@ -4,10 +4,11 @@
 use crate::clock;
 use crate::command::Commands;
 use crate::error::Error;
+use crate::events;
 use crate::folder::{Folder, Run};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::machine::{Machine, Placement, Topology};
+use crate::machine::{Cpu, Machine, Placement, Topology};
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -100,6 +101,7 @@ fn create(
         None => "none".to_owned(),
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
+    let uncounted = events::probe(&commands, events::table(&Cpu::here()))?;
     let mut kept = scenario.clone();
     if let Some(database) = kept.database_mut() {
         *database = database.without_passwords();
@@ -118,7 +120,7 @@ fn create(
         begun: clock::now(),
         seed: scenario.common().seed.unwrap_or_else(drawn),
         scenario: kept,
-        machine: Machine::check(interrupt, &folders, sysbench)?,
+        machine: Machine::check(interrupt, &folders, sysbench, uncounted.as_ref())?,
     };
     let folder = Folder::create(&path, &head)?;
     Ok((folder, head, commands))

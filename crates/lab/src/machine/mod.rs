@@ -13,6 +13,7 @@ pub use placement::{Placement, Wanted, place};
 pub use topology::Topology;
 
 use crate::error::Error;
+use crate::events::Uncounted;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, CpuTicks, CpuTimes};
 use crate::stats;
@@ -60,7 +61,7 @@ pub struct Machine {
     pub busy: f64,
     /// Spread of the times that the same short work takes: interquartile range over median.
     pub noise: f64,
-    /// Whether the kernel has a PMU, so hardware events can be counted.
+    /// Whether perf counts hardware events here.
     pub pmu: bool,
     /// Reasons to doubt the figures, with advice.
     pub findings: Vec<String>,
@@ -68,11 +69,16 @@ pub struct Machine {
 
 impl Machine {
     /// Examines the host, for about two seconds. `folders` are those that the run writes to, `sysbench` is the
-    /// version of sysbench.
+    /// version of sysbench, `uncounted` the reason if no events are counted.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
-    pub fn check(interrupt: &Interrupt, folders: &[&Path], sysbench: Option<String>) -> Result<Self, Error> {
+    pub fn check(
+        interrupt: &Interrupt,
+        folders: &[&Path],
+        sysbench: Option<String>,
+        uncounted: Option<&Uncounted>,
+    ) -> Result<Self, Error> {
         let before = CpuTicks::now();
         interrupt.sleep(Duration::from_secs(1))?;
         let spent = CpuTicks::now().since(&before);
@@ -98,15 +104,14 @@ impl Machine {
             steal: share(spent.steal, &spent),
             busy: share(spent.capacity - spent.idle - spent.steal, &spent),
             noise,
-            pmu: fs::exists("/sys/bus/event_source/devices/cpu").unwrap_or(false)
-                || fs::exists("/sys/bus/event_source/devices/cpu_core").unwrap_or(false),
+            pmu: uncounted.is_none(),
             findings: Vec::new(),
         };
-        machine.findings = machine.judge();
+        machine.findings = machine.judge(uncounted);
         Ok(machine)
     }
 
-    fn judge(&self) -> Vec<String> {
+    fn judge(&self, uncounted: Option<&Uncounted>) -> Vec<String> {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
         if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
@@ -132,9 +137,12 @@ impl Machine {
         if place(&self.topology, Wanted::default()).is_ok_and(|p| !p.is_apart()) {
             found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
         }
-        if !self.pmu {
-            found.push("No hardware counters here: front-end events are modelled from exact counts of what ran, and marked so.".to_owned());
-        }
+        found.extend(uncounted.map(|why| {
+            format!(
+                "{}: front-end events are modelled from exact counts of what ran, and marked so.",
+                why.words()
+            )
+        }));
         if self.virtual_machine {
             found.push("A virtual machine: only the CPU time of other guests is visible.".to_owned());
         }

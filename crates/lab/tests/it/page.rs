@@ -145,7 +145,7 @@ fn events_are_drawn_at_every_number_of_threads() {
         }
         if record["kind"] == "window" {
             let misses = if record["side"] == "with" { 1 } else { 3 };
-            record["events"] = serde_json::json!({ "instructions": 1000, "branch-misses": misses * threads });
+            record["events"] = serde_json::json!({ "instructions": 1000, "cycles": 500 * misses, "branch-misses": misses * threads });
             record["counted"] = 0.5.into();
         }
         lines += &format!("{record}\n");
@@ -170,7 +170,18 @@ fn events_are_drawn_at_every_number_of_threads() {
     assert_eq!(modelled, [serde_json::json!([10, 20, 40]), serde_json::json!([20, 40, 80])]);
     let counted = drawn(&format!("{of}: branch mispredictions"));
     assert_eq!(counted, [serde_json::json!([1, 2, 4]), serde_json::json!([3, 6, 12])]);
-    assert!(!titles.contains(&format!("{of}: instruction cache misses")), "no counter counted these");
+    let rates = drawn(&format!("{of}: instructions per cycle"));
+    assert_eq!(rates, [serde_json::json!([2, 2, 2]), serde_json::json!([0.666_667, 0.666_667, 0.666_667])]);
+    assert_eq!(drawn(&format!("{of}: cycles per instruction (modelled)")).len(), 2);
+    for title in [
+        // No counter counted these.
+        "instruction cache misses",
+        // The model has no IPC, and the counters' CPI is drawn as IPC.
+        "instructions per cycle (modelled)",
+        "cycles per instruction",
+    ] {
+        assert!(!titles.contains(&format!("{of}: {title}")), "{titles:?}");
+    }
     assert!(html.contains("MODELLED, not measured") && html.contains("Events, by hardware counters"));
     assert!(html.contains(">50%<"), "multiplexing is shown");
 }
