@@ -120,6 +120,33 @@ fn servers_are_drawn_side_by_side() {
     assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
 }
 
+/// Two storages of one server are in one chart, as `--datadir` twice records them.
+#[test]
+fn storages_are_drawn_side_by_side() {
+    let on = |text: &str, storage: &str| -> String {
+        let mut lines = String::new();
+        for line in text.lines() {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            record["step"]["storage"] = storage.into();
+            lines += &format!("{record}\n");
+        }
+        lines
+    };
+    let both = |text: &str| on(text, "/fast") + &on(text, "/slow").replace("\"queries\":", "\"queries\":1");
+    let (html, _) = reported(str::to_owned, both);
+    assert!(html.contains("Storages side by side, oltp_read_only, mariadb-1.2.3: queries per second"));
+    assert!(!html.contains("Servers side by side"));
+    // The second storage has 11,004 queries in a second for the first one's 1,004.
+    for (name, middles) in
+        [("/fast, without", "[1004.0,2004.0,4004.0]"), ("/slow, without", "[11004.0,12004.0,14004.0]")]
+    {
+        let line = html
+            .split("{\"color\"")
+            .find(|s| s.contains(&format!("\"name\":\"{name}\"")) && s.contains("\"line\""));
+        assert!(line.is_some_and(|l| l.contains(middles)), "{name}: {line:?}");
+    }
+}
+
 /// Modelled events have charts of their own over all numbers of threads, which say that they are modelled.
 /// Counted events have charts with intervals.
 #[test]
