@@ -4,11 +4,12 @@
 use crate::clock;
 use crate::command::Commands;
 use crate::error::Error;
+use crate::events::{self, Uncounted};
 use crate::folder::{Folder, Run};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::machine::{Machine, Placement, Topology};
+use crate::machine::{Cpu, Machine, Placement, Topology};
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -110,6 +111,10 @@ fn create(
         None => "none".to_owned(),
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
+    let uncounted = match shell {
+        Some(_) => Some(Uncounted::Elsewhere),
+        None => events::probe(&commands, events::table(&Cpu::here()))?,
+    };
     let mut kept = scenario.clone();
     if let Some(database) = kept.database_mut() {
         *database = database.without_passwords();
@@ -121,10 +126,7 @@ fn create(
     };
     let mut folders = vec![path.as_path()];
     folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
-    let mut machine = Machine::check(interrupt, &folders, sysbench)?;
-    if let Some(shell) = shell {
-        machine.serves_clients_alone(shell);
-    }
+    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), shell)?;
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),

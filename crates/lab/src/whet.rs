@@ -197,12 +197,19 @@ impl Sides {
     /// whet's error.
     pub fn modelled(&self) -> Result<Option<Value>, Error> {
         let Some(whet) = self.whet.as_ref().filter(|_| self.now.is_some()) else { return Ok(None) };
-        // The model comes with a comparison, here the shortest one. The comparison's own figures allow no
-        // conclusion, which is exit code 7. They are not used.
-        let mut words = self.words();
-        words.extend(["--rounds", "5", "--window", "0.05"].map(str::to_owned));
-        let mut answer = whet.run_unless("measure", &words, &[7])?;
-        Ok(answer.get_mut("modelled").map(Value::take).filter(|m| !m.is_null()))
+        // The model comes with a comparison, here a short one. The comparison's own figures allow no conclusion,
+        // which is exit code 7. They are not used. If its windows saw no work, it has no figures and no model.
+        for window in ["0.05", "0.25", "1"] {
+            let words = [self.words(), ["--rounds", "5", "--window", window].map(str::to_owned).to_vec()];
+            let mut answer = whet.run_unless("measure", &words.concat(), &[7])?;
+            if let Some(found) = answer.get_mut("modelled").map(Value::take).filter(|m| !m.is_null()) {
+                return Ok(Some(found));
+            }
+            if !answer["qps"].is_null() {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     /// Runs `whet undo` or `whet redo`, unless the server is on the side already. In random order both sides

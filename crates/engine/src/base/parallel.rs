@@ -30,8 +30,8 @@ pub(crate) fn map_waiting<T: Sync, R: Send>(
 /// Returns how many CPUs both this process and another one may use, at least 1.
 pub(crate) fn cpus_with(pid: Pid) -> usize {
     let own = std::thread::available_parallelism().map_or(1, usize::from);
-    let theirs = tracee::capacity(pid).ceil() as usize;
-    own.min(theirs).max(1)
+    let theirs = tracee::capacity(pid);
+    (1..own).find(|&n| n as f64 >= theirs).unwrap_or(own)
 }
 
 /// Applies `work` to each item by some threads, each of which takes `share` items at a time.

@@ -16,6 +16,14 @@ pub struct Metric {
     pub of: fn(&Counts) -> Option<f64>,
 }
 
+/// The inverse of the first figure of [`METRICS`]. Charts of counted events have it in place of that figure. The
+/// model's cycles are not those of a server, so there is no such figure of the model.
+pub const IPC: Metric = Metric {
+    name: "instructions per cycle",
+    unit: "IPC",
+    of: |c| Some(instructions(c)? / get(c, "cycles").filter(|n| *n > 0.0)?),
+};
+
 /// All figures, in the order of the report.
 pub const METRICS: [Metric; 8] = [
     Metric {

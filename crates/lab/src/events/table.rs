@@ -150,6 +150,7 @@ pub fn table(cpu: &Cpu) -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     fn cpu(vendor: &str, family: u32, model: u32) -> Cpu {
         Cpu { vendor: vendor.to_owned(), family, model, stepping: 0 }
@@ -192,5 +193,33 @@ mod tests {
                 super::super::METRICS.iter().filter(|m| (m.of)(&counts).is_none()).map(|m| m.name).collect();
             assert_eq!(missing, ["branch target buffer misses"], "{}", table.cpu);
         }
+    }
+
+    /// Returns a number of an event's description, 0 if it is not given.
+    fn term(event: &str, name: &str) -> u64 {
+        let found = event.split(['/', ',']).find_map(|t| t.strip_prefix(name)?.strip_prefix("=0x"));
+        found.map_or(0, |digits| u64::from_str_radix(digits, 16).unwrap())
+    }
+
+    #[test]
+    fn codes_are_those_of_the_makers_lists() {
+        let listed = include_str!("../../tests/perf/events.txt").lines().filter(|l| !l.starts_with('#'));
+        let listed: BTreeSet<(String, String, u64, u64)> = listed
+            .map(|line| {
+                let [cpu, name, _, code, mask] = line.split(';').collect::<Vec<_>>()[..] else {
+                    panic!("{line}")
+                };
+                let number = |text: &str| u64::from_str_radix(&text[2..], 16).unwrap();
+                (cpu.to_owned(), name.to_owned(), number(code), number(mask))
+            })
+            .collect();
+        let mut found = BTreeSet::new();
+        for table in [&SKYLAKE, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4] {
+            for event in table.groups.iter().flat_map(|g| g.iter()).filter(|e| e.starts_with("cpu/")) {
+                let name = event.split("name=").last().unwrap().trim_end_matches("/u").to_owned();
+                found.insert((table.cpu.to_owned(), name, term(event, "event"), term(event, "umask")));
+            }
+        }
+        assert_eq!(found, listed);
     }
 }

@@ -3,6 +3,8 @@
 
 mod identity;
 mod placement;
+#[cfg(test)]
+mod recorded;
 mod topology;
 mod tree;
 
@@ -11,6 +13,7 @@ pub use placement::{Placement, Wanted, place};
 pub use topology::Topology;
 
 use crate::error::Error;
+use crate::events::Uncounted;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, CpuTicks, CpuTimes};
 use crate::stats;
@@ -58,7 +61,7 @@ pub struct Machine {
     pub busy: f64,
     /// Spread of the times that the same short work takes: interquartile range over median.
     pub noise: f64,
-    /// Whether the kernel has a PMU, so hardware events can be counted.
+    /// Whether perf counts hardware events here.
     pub pmu: bool,
     /// Reasons to doubt the figures, with advice.
     pub findings: Vec<String>,
@@ -66,11 +69,18 @@ pub struct Machine {
 
 impl Machine {
     /// Examines the host, for about two seconds. `folders` are those that the run writes to, `sysbench` is the
-    /// version of sysbench.
+    /// version of sysbench, `uncounted` the reason if no events are counted, `shell` leads to the server if it is on
+    /// another host.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
-    pub fn check(interrupt: &Interrupt, folders: &[&Path], sysbench: Option<String>) -> Result<Self, Error> {
+    pub fn check(
+        interrupt: &Interrupt,
+        folders: &[&Path],
+        sysbench: Option<String>,
+        uncounted: Option<&Uncounted>,
+        shell: Option<&str>,
+    ) -> Result<Self, Error> {
         let before = CpuTicks::now();
         interrupt.sleep(Duration::from_secs(1))?;
         let spent = CpuTicks::now().since(&before);
@@ -96,28 +106,23 @@ impl Machine {
             steal: share(spent.steal, &spent),
             busy: share(spent.capacity - spent.idle - spent.steal, &spent),
             noise,
-            pmu: fs::exists("/sys/bus/event_source/devices/cpu").unwrap_or(false)
-                || fs::exists("/sys/bus/event_source/devices/cpu_core").unwrap_or(false),
+            pmu: uncounted.is_none(),
             findings: Vec::new(),
         };
-        let is_apart = place(&machine.topology, Wanted::default()).is_ok_and(|p| p.is_apart());
-        machine.findings = machine.judge(is_apart);
+        let is_apart =
+            shell.is_some() || place(&machine.topology, Wanted::default()).is_ok_and(|p| p.is_apart());
+        machine.findings = machine.judge(is_apart, uncounted);
+        if let Some(shell) = shell {
+            let server = format!(
+                "The server is on another host ({shell}). Its CPU times, idle CPU and iowait are from there; what is said of the machine is true of the clients' host."
+            );
+            machine.findings.insert(0, server);
+        }
         Ok(machine)
     }
 
-    /// Says that the server is on another host, which a shell reaches. The server's hardware events cannot be
-    /// counted from here.
-    pub fn serves_clients_alone(&mut self, shell: &str) {
-        self.pmu = false;
-        self.findings = self.judge(true);
-        let server = format!(
-            "The server is on another host ({shell}). Its CPU times, idle CPU and iowait are from there; what is said of the machine is true of the clients' host."
-        );
-        self.findings.insert(0, server);
-    }
-
     /// `is_apart`: whether clients and server have CPUs of their own.
-    fn judge(&self, is_apart: bool) -> Vec<String> {
+    fn judge(&self, is_apart: bool, uncounted: Option<&Uncounted>) -> Vec<String> {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
         if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
@@ -143,9 +148,12 @@ impl Machine {
         if !is_apart {
             found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
         }
-        if !self.pmu {
-            found.push("No hardware counters here: front-end events are modelled from exact counts of what ran, and marked so.".to_owned());
-        }
+        found.extend(uncounted.map(|why| {
+            format!(
+                "{}: front-end events are modelled from exact counts of what ran, and marked so.",
+                why.words()
+            )
+        }));
         if self.virtual_machine {
             found.push("A virtual machine: only the CPU time of other guests is visible.".to_owned());
         }

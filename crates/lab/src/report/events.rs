@@ -4,7 +4,7 @@
 use super::charts::{self, Chart, LOOKS, Look, round};
 use super::figures::{Point, SideFigures};
 use super::tables::{self, number, strings};
-use crate::events::{METRICS, Metric, Modelled, PENALTIES, Table};
+use crate::events::{IPC, METRICS, Metric, Modelled, PENALTIES, Table};
 use crate::record::Side;
 use crate::stats::{self, Estimate};
 use serde_json::{Value, json};
@@ -13,11 +13,9 @@ use serde_json::{Value, json};
 pub fn charts(points: &[Point], names: [&str; 2], seed: u64) -> Vec<Chart> {
     let groups = charts::by_threads(points);
     let of_group = |(title, group): &(String, Vec<&Point>)| -> Vec<Chart> {
-        METRICS
-            .iter()
-            .flat_map(|m| [counted(title, group, m, names, seed), modelled(title, group, m, names)])
-            .flatten()
-            .collect()
+        let by_hardware = [&IPC].into_iter().chain(METRICS.iter().skip(1));
+        let by_hardware = by_hardware.filter_map(|m| counted(title, group, m, names, seed));
+        by_hardware.chain(METRICS.iter().filter_map(|m| modelled(title, group, m, names))).collect()
     };
     groups.iter().flat_map(of_group).collect()
 }

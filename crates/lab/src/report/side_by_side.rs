@@ -1,20 +1,36 @@
-//! Several servers under the same load.
+//! Several servers under the same load, or several storages of one server.
 
 use super::charts::{self, Chart, LOOKS};
 use super::figures::{Point, SideFigures, grouped};
 use super::tables::{Table, one_of, ratio};
-use crate::record::Side;
+use crate::record::{Place, Side, Step};
 use crate::stats::{self, Estimate};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Draws the throughput of each load that several servers ran: lines over the number of threads if that
-/// varies, else bars.
+/// What a chart sets side by side: its name, the value of a point, and what its points have in common.
+type Kind = (&'static str, fn(&Step) -> String, fn(&Step) -> Vec<String>);
+
+const SERVERS: Kind = ("Servers", |s| s.server.clone(), |s| [vec![s.load.clone()], s.place.words()].concat());
+const STORAGES: Kind = (
+    "Storages",
+    |s| s.place.storage.clone().unwrap_or_default(),
+    |s| {
+        let place = Place { storage: None, ..s.place.clone() };
+        [vec![s.load.clone(), s.server.clone()], place.words()].concat()
+    },
+);
+
+/// Draws the throughput of each load that several servers ran, or that ran on several storages: lines over the
+/// number of threads if that varies, else bars.
 pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
-    // If CPUs are varied, a chart over their number has all servers already.
-    let points = comparable(points).filter(|p| p.step.cpus.is_none());
-    let load = |p: &Point| [vec![p.step.load.clone()], p.step.place.words()].concat().join(", ");
-    grouped(points, load).iter().filter_map(|(title, group)| chart(title, group, unit, names)).collect()
+    let of = |kind: &Kind| -> Vec<Chart> {
+        // If CPUs are varied, a chart over their number has all servers already.
+        let points = comparable(points).filter(|p| p.step.cpus.is_none());
+        let groups = grouped(points, |p| kind.2(&p.step).join(", "));
+        groups.iter().filter_map(|(title, group)| chart(*kind, title, group, unit, names)).collect()
+    };
+    [SERVERS, STORAGES].iter().flat_map(of).collect()
 }
 
 /// Returns the points whose throughput depends on the server: at a fixed rate, it is the same for all.
@@ -81,30 +97,32 @@ fn words(e: Estimate) -> String {
     format!("{:+.0}%", (e.value - 1.0) * 100.0)
 }
 
-fn chart(title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
-    let mut servers: Vec<&str> = Vec::new();
-    for p in group {
-        if !servers.contains(&p.step.server.as_str()) {
-            servers.push(&p.step.server);
+fn chart((what, of, _): Kind, title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
+    let mut values: Vec<String> = Vec::new();
+    for value in group.iter().map(|p| of(&p.step)) {
+        if !values.contains(&value) {
+            values.push(value);
         }
     }
-    if servers.len() < 2 {
+    if values.len() < 2 {
         return None;
     }
-    let all: Vec<Series<'_>> = servers
-        .iter()
-        .map(|server| Series {
-            name: (*server).to_owned(),
-            points: group.iter().copied().filter(|p| p.step.server == *server).collect(),
+    let all: Vec<Series<'_>> = values
+        .into_iter()
+        .map(|value| Series {
+            points: group.iter().copied().filter(|p| of(&p.step) == value).collect(),
+            name: value,
             names,
         })
         .collect();
     let (across, series) = drawn(&all, false);
     Some(Chart {
-        title: format!("Servers side by side, {title}: {unit} per second"),
-        note: "Medians of the windows, 95% intervals. The axis begins at zero. The servers ran one after the other, so the drift from \
-               run to run is in this comparison, though not in that of the sides."
-            .to_owned(),
+        title: format!("{what} side by side, {title}: {unit} per second"),
+        note: format!(
+            "Medians of the windows, 95% intervals. The axis begins at zero. The {} were measured one after the other, so the drift from \
+             run to run is in this comparison, though not in that of the sides.",
+            what.to_lowercase()
+        ),
         option: json!({ "xAxis": across, "yAxis": charts::axis(&format!("{unit}/s"), true), "series": series }),
     })
 }

@@ -228,8 +228,9 @@ impl Terminal {
                 "DELETE FROM new_order WHERE no_w_id = ? AND no_d_id = ? AND no_o_id = ?",
                 (w, d, order),
             )?;
+            // The order may be newer than the transaction's snapshot, which only a locking read goes beyond.
             let c: Option<u32> = self.row(
-                "SELECT o_c_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?",
+                "SELECT o_c_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_id = ? FOR UPDATE",
                 (w, d, order),
             )?;
             self.put(

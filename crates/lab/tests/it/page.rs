@@ -120,6 +120,33 @@ fn servers_are_drawn_side_by_side() {
     assert!(drawn.contains("var(--with)") && drawn.contains("var(--second)") && !drawn.contains("#1257a8"));
 }
 
+/// Two storages of one server are in one chart, as `--datadir` twice records them.
+#[test]
+fn storages_are_drawn_side_by_side() {
+    let on = |text: &str, storage: &str| -> String {
+        let mut lines = String::new();
+        for line in text.lines() {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            record["step"]["storage"] = storage.into();
+            lines += &format!("{record}\n");
+        }
+        lines
+    };
+    let both = |text: &str| on(text, "/fast") + &on(text, "/slow").replace("\"queries\":", "\"queries\":1");
+    let (html, _) = reported(str::to_owned, both);
+    assert!(html.contains("Storages side by side, oltp_read_only, mariadb-1.2.3: queries per second"));
+    assert!(!html.contains("Servers side by side"));
+    // The second storage has 11,004 queries in a second for the first one's 1,004.
+    for (name, middles) in
+        [("/fast, without", "[1004.0,2004.0,4004.0]"), ("/slow, without", "[11004.0,12004.0,14004.0]")]
+    {
+        let line = html
+            .split("{\"color\"")
+            .find(|s| s.contains(&format!("\"name\":\"{name}\"")) && s.contains("\"line\""));
+        assert!(line.is_some_and(|l| l.contains(middles)), "{name}: {line:?}");
+    }
+}
+
 /// Modelled events have charts of their own over all numbers of threads, which say that they are modelled.
 /// Counted events have charts with intervals.
 #[test]
@@ -145,7 +172,7 @@ fn events_are_drawn_at_every_number_of_threads() {
         }
         if record["kind"] == "window" {
             let misses = if record["side"] == "with" { 1 } else { 3 };
-            record["events"] = serde_json::json!({ "instructions": 1000, "branch-misses": misses * threads });
+            record["events"] = serde_json::json!({ "instructions": 1000, "cycles": 500 * misses, "branch-misses": misses * threads });
             record["counted"] = 0.5.into();
         }
         lines += &format!("{record}\n");
@@ -170,7 +197,18 @@ fn events_are_drawn_at_every_number_of_threads() {
     assert_eq!(modelled, [serde_json::json!([10, 20, 40]), serde_json::json!([20, 40, 80])]);
     let counted = drawn(&format!("{of}: branch mispredictions"));
     assert_eq!(counted, [serde_json::json!([1, 2, 4]), serde_json::json!([3, 6, 12])]);
-    assert!(!titles.contains(&format!("{of}: instruction cache misses")), "no counter counted these");
+    let rates = drawn(&format!("{of}: instructions per cycle"));
+    assert_eq!(rates, [serde_json::json!([2, 2, 2]), serde_json::json!([0.666_667, 0.666_667, 0.666_667])]);
+    assert_eq!(drawn(&format!("{of}: cycles per instruction (modelled)")).len(), 2);
+    for title in [
+        // No counter counted these.
+        "instruction cache misses",
+        // The model has no IPC, and the counters' CPI is drawn as IPC.
+        "instructions per cycle (modelled)",
+        "cycles per instruction",
+    ] {
+        assert!(!titles.contains(&format!("{of}: {title}")), "{titles:?}");
+    }
     assert!(html.contains("MODELLED, not measured") && html.contains("Events, by hardware counters"));
     assert!(html.contains(">50%<"), "multiplexing is shown");
 }

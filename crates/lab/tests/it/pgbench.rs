@@ -159,23 +159,6 @@ fn the_family_ends_with_a_killed_lab() {
 }
 
 #[test]
-fn ctrl_c_ends_the_family_and_the_run_can_be_resumed() {
-    if !server_is_here() {
-        return;
-    }
-    let mut long = long();
-    let family = family(&long);
-    Long::signal(long.child.id().try_into().unwrap(), "INT");
-    let code = long.child.wait().unwrap().code();
-    assert_eq!(code, Some(11), "{}", long.err());
-    is_gone(&family);
-    assert!(long.out.join("report.html").exists() && !long.out.join("work").exists());
-    let (code, _, err) = run(lab().arg("resume").arg(&long.out));
-    assert_eq!(code, Some(0), "{err}");
-    assert_eq!(count(&records(&long.out), "done"), 2);
-}
-
-#[test]
 fn a_server_that_ends_is_named() {
     if !server_is_here() {
         return;

@@ -1,6 +1,7 @@
 //! A long run that tests disturb.
 
 use super::{count, lab, left_behind, prepared, records};
+use rustix::process::{Pid, Signal, getpgid, kill_process_group};
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
@@ -32,14 +33,25 @@ impl Long {
         Self::of("stalls", of.into_iter().map(OsString::from).chain(prepared.into_iter().map(Into::into)))
     }
 
-    /// Starts the lab with a scenario's own options.
+    /// Starts an A/A control with a scenario's own options.
     pub fn of(scenario: &str, more: impl IntoIterator<Item = OsString>) -> Self {
+        Self::start(lab(), scenario, [OsString::from("--null")].into_iter().chain(more))
+    }
+
+    /// Starts the lab with a scenario's own options, in a session of its own. Its process group is then what the
+    /// foreground is at a terminal: the lab, and those of its children that have no group of their own.
+    pub fn in_session(scenario: &str, more: impl IntoIterator<Item = OsString>) -> Self {
+        let lab = lab();
+        let mut command = Command::new("setsid");
+        command.arg(lab.get_program()).stdin(Stdio::null()).env_remove("WHET_LAB_PASSWORD");
+        Self::start(command, scenario, more)
+    }
+
+    fn start(mut lab: Command, scenario: &str, more: impl IntoIterator<Item = OsString>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().canonicalize().unwrap().join("run");
-        let mut command = lab();
-        command.args([scenario, "--null", "--seed=1", "--warm-up=0.5", "--out"]);
-        let child =
-            command.arg(&out).args(more).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        lab.args([scenario, "--seed=1", "--warm-up=0.5", "--out"]).arg(&out).args(more);
+        let child = lab.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         Self { child, out, _dir: dir }
     }
 
@@ -83,6 +95,15 @@ impl Long {
         assert!(
             Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success()
         );
+    }
+
+    /// Interrupts a lab that has a session of its own, as Ctrl-C at a terminal does: the signal goes to the lab's
+    /// process group. `kill` of procps 4.0.2 takes the negative number of a group for all processes, so it is
+    /// not used here.
+    pub fn interrupt_group(&self) {
+        let group = Pid::from_child(&self.child);
+        assert_eq!(getpgid(Some(group)).unwrap(), group, "the lab has no group of its own");
+        kill_process_group(group, Signal::INT).unwrap();
     }
 
     /// Waits until no process of the run is left.

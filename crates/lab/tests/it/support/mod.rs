@@ -3,7 +3,9 @@
 
 pub mod long;
 pub mod prepared;
+pub mod processes;
 pub mod running;
+pub mod tables;
 
 use serde_json::{Value, json};
 use std::fs;

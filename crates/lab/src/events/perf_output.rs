@@ -1,0 +1,81 @@
+//! The output of `perf stat`.
+
+use super::counts::Counts;
+
+/// The counts of a window.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub(super) struct Counted {
+    /// Counts by event. An event that was counted for a part of the window is scaled up by perf.
+    pub events: Counts,
+    /// The smallest share of the window for which an event was counted. Below 1, the kernel took turns
+    /// between groups of events (multiplexing).
+    pub share: f64,
+}
+
+/// Parses lines of the form `COUNT;UNIT;EVENT;TIME;PERCENT;…`. Events that were not counted have words in
+/// place of the count, and are left out.
+pub(super) fn parse(text: &str, slots: f64) -> Counted {
+    // In many locales perf prints a decimal comma.
+    let number = |field: &str| field.replace(',', ".").parse::<f64>().ok();
+    let mut counted = Counted { events: Counts::new(), share: 1.0 };
+    for line in text.lines() {
+        let fields: Vec<&str> = line.split(';').collect();
+        let [count, _, event, _, percent, ..] = fields.as_slice() else { continue };
+        let Some(count) = number(count) else { continue };
+        let event = event.trim_end_matches(":u");
+        counted.events.insert(event.to_owned(), count);
+        if let Some(percent) = number(percent) {
+            counted.share = counted.share.min(percent / 100.0);
+        }
+    }
+    if let Some(cycles) =
+        counted.events.get("cycles").filter(|_| counted.events.contains_key("frontend-stalls"))
+    {
+        counted.events.insert("frontend-slots".to_owned(), cycles * slots);
+    }
+    counted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{IPC, METRICS};
+    use super::*;
+
+    /// Returns the share, and the figures as words.
+    fn figures(text: &str, slots: f64) -> (f64, String) {
+        let counted = parse(text, slots);
+        let word = |of: fn(&Counts) -> Option<f64>| {
+            of(&counted.events).map_or("–".to_owned(), |v| format!("{v:.2}"))
+        };
+        let all: Vec<String> = [&IPC].into_iter().chain(&METRICS).map(|m| word(m.of)).collect();
+        (counted.share, all.join(" "))
+    }
+
+    #[test]
+    fn counts_become_figures() {
+        let zen_4 = include_str!("../../tests/perf/zen4.txt");
+        assert_eq!(figures(zen_4, 6.0), (1.0, "0.97 1.03 16.00 0.90 0.20 1.79 100.00 – 40.00".to_owned()));
+    }
+
+    #[test]
+    fn groups_that_took_turns_lower_the_share() {
+        let (share, words) = figures(include_str!("../../tests/perf/skylake-multiplexed.txt"), 4.0);
+        assert!((share - 0.666).abs() < 1e-9);
+        assert_eq!(words, "0.71 1.41 28.00 2.20 0.60 2.82 106.36 – 40.00");
+        let (share, words) = figures(include_str!("../../tests/perf/decimal-comma.txt"), 4.0);
+        assert!((share - 0.3333).abs() < 1e-9 && words.starts_with("0.50 2.00 –"), "{share} {words}");
+    }
+
+    #[test]
+    fn what_was_not_counted_or_is_not_supported_is_left_out() {
+        let text = include_str!("../../tests/perf/sapphire-rapids-not-counted.txt");
+        assert_eq!(figures(text, 6.0), (1.0, "1.25 0.80 – – – 1.40 – – –".to_owned()));
+        for nothing in [
+            include_str!("../../tests/perf/no-counters.txt"),
+            include_str!("../../tests/perf/no-pmu.txt"),
+            include_str!("../../tests/perf/refused.txt"),
+        ] {
+            assert!(parse(nothing, 1.0).events.is_empty(), "{nothing}");
+        }
+    }
+}
