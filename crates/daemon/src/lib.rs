@@ -35,6 +35,7 @@ mod judge;
 mod log;
 mod machine;
 mod metrics;
+mod pace;
 mod profiles;
 pub mod proto;
 mod rollout;

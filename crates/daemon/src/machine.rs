@@ -192,6 +192,12 @@ impl Target {
         self.reason = reason.into();
     }
 
+    /// Returns whether the next look may be the one after which the target is optimized.
+    #[must_use]
+    pub fn is_undecided(&self) -> bool {
+        self.state == State::Watching && self.hungry + 1 == AGREEING
+    }
+
     /// Returns the next job, if there is one; the caller decides when to start it.
     #[must_use]
     pub fn next_job(&self, now: Moment, policy: &Policy<'_>) -> Option<Job> {

@@ -107,6 +107,18 @@ fn fits(hot: f64, drift: f64) -> Outcome {
     Outcome::Checked(Fit { samples: 1000, hot, cloned: hot, drift })
 }
 
+/// One look at a busy target is followed by another one soon, which decides.
+#[test]
+fn one_busy_look_leaves_a_target_undecided() {
+    let mut w = world();
+    assert!(!w.seen(1.0, 100 * S).target.is_undecided());
+    assert!(w.seen(100.0, 100 * S).target.is_undecided());
+    assert!(!w.seen(100.0, 100 * S).target.is_undecided());
+    assert!(!w.seen(1.0, 100 * S).target.is_undecided());
+    w.busy().begin(Job::Optimize { fresh: false }).seen(1.0, 100 * S);
+    assert!(!w.seen(100.0, 100 * S).target.is_undecided(), "a worker is at it");
+}
+
 #[test]
 fn a_target_is_optimized_when_it_is_old_and_busy_enough() {
     let mut w = world();

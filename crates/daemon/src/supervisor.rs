@@ -5,6 +5,7 @@ use crate::exchange::Exchange;
 use crate::families::{self, Members, Unit};
 use crate::machine::{Policy, Target};
 use crate::metrics::Counted;
+use crate::pace::{self, Pace};
 use crate::rollout::Stops;
 use crate::server::Server;
 use crate::signals::Signals;
@@ -33,12 +34,7 @@ const JOURNAL_EVERY: Duration = Duration::from_secs(10);
 const JOURNALS_AT_ONCE: usize = 16;
 /// The most journals of members of families that are read in one look.
 const MEMBERS_AT_ONCE: usize = 64;
-/// The inverse of the share of a CPU that looks may use: 1/2000 is 0.05%.
-const COST: u32 = 2000;
-/// The longest pause to which [`COST`] leads, between two looks and between two readings of journals.
-const LONGEST: Duration = Duration::from_secs(60);
-/// The shortest and the longest pause between two lists of all processes. These lists have a limit of
-/// [`COST`] of their own.
+/// The shortest and the longest pause between two lists of all processes. These lists have a limit of their own.
 const ALL: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(600)];
 /// The interval of checks for the kill-switch file. The checks do not wait for a look at the host.
 const SWITCH_EVERY: Duration = Duration::from_millis(250);
@@ -114,6 +110,7 @@ pub(crate) struct Daemon {
     kept: Vec<(Identity, Memory)>,
     errors: WriteErrors,
     started: Instant,
+    pace: Pace,
     next_look: Moment,
     /// Before this moment, only the journals of new targets are read.
     next_journals: Moment,
@@ -198,6 +195,7 @@ impl Daemon {
             kept: Vec::new(),
             errors: WriteErrors::default(),
             started: Instant::now(),
+            pace: Pace::default(),
             next_look: Moment::ZERO,
             next_journals: Moment::ZERO,
             next_switch: Moment::ZERO,
@@ -296,15 +294,15 @@ impl Daemon {
         self.counted.looks += 1;
         self.counted.looking += cpu_time().saturating_sub(began);
         self.counted.looked_at = jiff::Timestamp::now().as_second();
-        let mut pause = cost.saturating_mul(COST);
         // The cost of a list of all processes delays only the next such list, if new processes can be listed
         // alone in between.
-        if all && self.watch.list_all_at(now + pause.clamp(ALL[0], ALL[1])) {
-            pause = Duration::ZERO;
-        }
+        let is_apart = all && self.watch.list_all_at(now + pace::after(cost).clamp(ALL[0], ALL[1]));
+        let cost = if is_apart { Duration::ZERO } else { cost };
+        let urgent = self.targets.values().any(|e| e.life.is_undecided());
+        let pause = self.pace.pause(cost, self.config.take.every.0, urgent);
         // A look that was requested meanwhile keeps its time.
         if self.next_look == wanted_at {
-            self.next_look = now + self.config.take.every.0.max(pause.min(LONGEST));
+            self.next_look = now + pause;
         }
         self.exchange_profiles();
         if let Some(path) = self.config.paths.metrics.clone() {
@@ -418,7 +416,7 @@ impl Daemon {
         }
         self.read_members();
         if any {
-            let pause = cpu_time().saturating_sub(began).saturating_mul(COST).min(LONGEST);
+            let pause = pace::limited(cpu_time().saturating_sub(began));
             self.next_journals = self.now() + pause;
         }
     }
