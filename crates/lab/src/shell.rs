@@ -32,7 +32,7 @@ struct Session {
     complaints: Receiver<String>,
     /// How many commands were sent.
     sent: u64,
-    /// The longest time that a command still takes whose answer nobody waited for.
+    /// The longest time for which a command goes on after the wait for its answer was interrupted.
     owed: Duration,
 }
 
@@ -131,7 +131,7 @@ impl Session {
                             err: self.complaints.try_iter().map(|line| line + "\n").collect(),
                         });
                     }
-                    // The end of a command whose answer nobody waited for.
+                    // The end of a command for which the wait was interrupted.
                     Some(_) => out.clear(),
                     None => out.push(line),
                 },
