@@ -166,6 +166,10 @@ impl Daemon {
             if let Some(entry) = self.targets.get_mut(&id.pid) {
                 entry.members.end(job, engine::start_time_now());
                 entry.life.has_profile = has_profile;
+                if !matches!(job, Job::Check | Job::Judge) {
+                    // The journal is another one: its figures are reported with the next look.
+                    entry.journal_at = None;
+                }
                 self.counted.taken_back +=
                     u64::from(job == Job::Undo && entry.life.memory().undone_by == Some(By::Harm));
             }

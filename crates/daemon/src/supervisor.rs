@@ -84,7 +84,8 @@ pub(crate) struct Entry {
     pub(crate) held: Option<Held>,
     /// Its stops by this daemon.
     pub(crate) stops: Tally,
-    journal_at: Option<Moment>,
+    /// When its journal was last read; `None` if it is to be read with the next look.
+    pub(crate) journal_at: Option<Moment>,
 }
 
 /// The daemon.

@@ -43,7 +43,8 @@ fn measured(said: &str) -> Option<(Vec<Value>, String, String)> {
     script(&whet, WHET);
     fs::write(dir.path().join("perf.txt"), said).unwrap();
     let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-    let options = ["redis", "--threads=1,2", "--keys=100", "--pairs=2", "--control=0", "--window=0.1"];
+    // On a busy host a shorter window may see no work, and is in no chart then.
+    let options = ["redis", "--threads=1,2", "--keys=100", "--pairs=3", "--control=0", "--window=0.3"];
     let mut command = lab();
     command.env("PATH", path).args(options).args(["--warm-up=0.5", "--seed=7"]);
     let (code, _, err) = run(command.arg("--whet").arg(whet).arg("--out").arg(&out));
@@ -59,14 +60,14 @@ fn counted_events_are_in_each_window_and_nothing_is_modelled() {
         return;
     };
     assert!(!findings.contains("modelled"), "{findings}");
-    assert_eq!((count(&records, "window"), count(&records, "modelled")), (8, 0));
+    assert_eq!((count(&records, "window"), count(&records, "modelled")), (12, 0));
     for window in records.iter().filter(|r| r["kind"] == "window") {
         assert_eq!(
             (&window["events"]["instructions"], &window["counted"]),
             (&1_843_902_117.0.into(), &(66.6 / 100.0).into())
         );
     }
-    assert!(html.contains(": instructions per cycle") && !html.contains("MODELLED"), "no chart");
+    assert!(html.contains(": instructions per cycle") && !html.contains("MODELLED"), "no chart: {records:?}");
     assert!(html.contains(">67%<"), "multiplexing is shown");
 }
 
