@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 from postgres import PostgresError  # noqa: E402
 from postgres import Server as Postgres  # noqa: E402
 from server import Load, Server, finish  # noqa: E402
+from whet_daemon import children  # noqa: E402
 
 LOADS = ["oltp_point_select", "oltp_read_only", "oltp_read_write"]
 READS = {"oltp_point_select", "oltp_read_only"}
@@ -32,7 +33,7 @@ def loaded(name: str, load_name: str, threads: int) -> Iterator[Server]:
             finish(load, server)
 
 
-def command_line(pid: str) -> str:
+def command_line(pid: int) -> str:
     """Returns the command line of a process; of one that has ended nothing."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
@@ -47,11 +48,9 @@ def loaded_backend() -> Iterator[int]:
     with Postgres() as server:
         load = server.load("-S", "-M", "prepared", "-c", "1", "-j", "1", "-T", "36000")
         time.sleep(WARM_UP)
-        # The kernel lists the children of each thread; a postmaster has one thread.
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        backends = [pid for pid in children if "[local]" in command_line(pid)]
+        backends = [pid for pid in children(server.pid) if "[local]" in command_line(pid)]
         if len(backends) != 1:
             raise PostgresError(f"one backend is expected, and there are {len(backends)}")
-        yield int(backends[0])
+        yield backends[0]
         if not load.is_running() or load.trouble():
             raise PostgresError(f"pgbench failed: {load.trouble()}")

@@ -166,8 +166,8 @@ impl Daemon {
             if let Some(entry) = self.targets.get_mut(&id.pid) {
                 entry.members.end(job, engine::start_time_now());
                 entry.life.has_profile = has_profile;
-                if !matches!(job, Job::Check | Job::Judge) {
-                    // The journal is another one: its figures are reported with the next look.
+                if job.visits_members() {
+                    // It changes the parent's journal too, whose figures are reported with the next look.
                     entry.journal_at = None;
                 }
                 self.counted.taken_back +=
