@@ -32,8 +32,17 @@ def killed_while(whet: Whet, phase: str, family: int, kill: Callable[[], object]
     begun = samples if phase == "sampling" else lambda _: "counting" in states_of(whet, family)
     until(lambda: begun(command.pid) or command.poll() is not None)
     kill()
-    _, errors = command.communicate(timeout=90)
+    errors = ended(command)
     return command.returncode == GONE, f"exit code {command.returncode}: {errors}"
+
+
+def ended(command: subprocess.Popen[str]) -> str:
+    """Waits for the end of a command, and returns its messages. One that does not end is killed."""
+    try:
+        return command.communicate(timeout=90)[1]
+    except subprocess.TimeoutExpired:
+        command.kill()
+        return f"it did not end; {command.communicate()[1]}"
 
 
 def samples(pid: int) -> bool:
@@ -55,7 +64,7 @@ def killed_between(whet: Whet, family: int, kill: Callable[[], object]) -> tuple
         if number == 3:
             time.sleep(took / 2)
             kill()
-        _, errors = command.communicate(timeout=90)
+        errors = ended(command)
         took = time.monotonic() - begun
         if command.returncode:
             break

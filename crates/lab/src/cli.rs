@@ -47,8 +47,8 @@ pub enum Command {
         #[arg(long, value_enum, default_value_t = Format::Human)]
         format: Format,
     },
-    /// Compare runs: throughput and gains at each point that at least two have; of two runs also the difference
-    /// of the gains.
+    /// Compare runs: throughput and gains at each point that at least two have, and events; of two runs also the
+    /// difference of the gains.
     #[command(
         after_help = "Examples:\n  whet-lab compare lab-runs/before lab-runs/after -o compare.html\n  whet-lab compare epyc/run xeon/run graviton/run -o machines.html"
     )]

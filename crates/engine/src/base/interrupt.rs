@@ -1,4 +1,4 @@
-//! A request to end the work soon, or the end of its target.
+//! A request to end the work soon, or the end of a process that it needs.
 
 use crate::Error;
 use std::sync::Arc;
@@ -10,15 +10,16 @@ use tracee::Process;
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     signal: Arc<AtomicUsize>,
-    /// The work ends with this process.
-    target: Option<Process>,
+    /// The work ends with any of these processes.
+    targets: Vec<Process>,
 }
 
 impl Interrupt {
-    /// Returns the same request, for work on one target.
+    /// Returns the same request, for work that also ends with one more target.
     #[must_use]
     pub fn watching(&self, target: &Process) -> Self {
-        Self { target: Some(target.clone()), ..self.clone() }
+        let targets = self.targets.iter().chain([target]).cloned().collect();
+        Self { targets, ..self.clone() }
     }
 
     /// Returns the cell in which a signal handler stores the signal's number.
@@ -33,16 +34,19 @@ impl Interrupt {
         self.signal.load(Ordering::Relaxed) != 0
     }
 
-    /// Checks the request and the target.
+    /// Checks the request and the targets.
     ///
     /// # Errors
-    /// Returns [`Error::Interrupted`] if the work was requested to end, [`tracee::Error::Gone`] if the target
-    /// has ended.
+    /// Returns [`Error::Interrupted`] if the work was requested to end, [`tracee::Error::Gone`] if a target has
+    /// ended.
     pub fn check(&self) -> Result<(), Error> {
-        match (self.signal.load(Ordering::Relaxed), &self.target) {
-            (0, Some(target)) if !target.is_alive() => Err(tracee::Error::Gone(target.pid()).into()),
-            (0, _) => Ok(()),
-            (signal, _) => Err(Error::Interrupted { signal }),
+        let signal = self.signal.load(Ordering::Relaxed);
+        if signal != 0 {
+            return Err(Error::Interrupted { signal });
+        }
+        match self.targets.iter().find(|target| !target.is_alive()) {
+            Some(gone) => Err(tracee::Error::Gone(gone.pid()).into()),
+            None => Ok(()),
         }
     }
 }
@@ -50,21 +54,30 @@ impl Interrupt {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Child, Command};
     use tracee::Pid;
 
+    fn sleeping() -> (Child, Process) {
+        let child = Command::new("sleep").arg("100").spawn().unwrap();
+        let process = Process::open(Pid(child.id().cast_signed())).unwrap();
+        (child, process)
+    }
+
     #[test]
-    fn a_signal_or_the_end_of_the_target() {
-        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
-        let target = Process::open(Pid(child.id().cast_signed())).unwrap();
+    fn a_signal_or_the_end_of_a_target() {
         let general = Interrupt::default();
-        let interrupt = general.watching(&target);
-        interrupt.check().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(matches!(interrupt.check(), Err(Error::Tracee(tracee::Error::Gone(_)))));
+        for first_ends in [true, false] {
+            let ((mut first, a), (mut second, b)) = (sleeping(), sleeping());
+            let interrupt = general.watching(&a).watching(&b);
+            interrupt.check().unwrap();
+            for child in if first_ends { [&mut first, &mut second] } else { [&mut second, &mut first] } {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                assert!(matches!(interrupt.check(), Err(Error::Tracee(tracee::Error::Gone(_)))));
+            }
+        }
         general.check().unwrap();
         general.cell().store(2, Ordering::Relaxed);
-        assert!(matches!(interrupt.check(), Err(Error::Interrupted { signal: 2 })));
+        assert!(matches!(general.check(), Err(Error::Interrupted { signal: 2 })));
     }
 }

@@ -21,8 +21,9 @@ type Outcome = Result<(Candidates<Measured>, CountingReport), Error>;
 /// optimized alone.
 ///
 /// # Errors
-/// Returns the errors of [`counting::count`] in the target itself, and [`Error::Changed`] if another command
-/// changes the member meanwhile. If no other member can be counted in, the report says why.
+/// Returns the errors of [`counting::count`] in the target itself, [`tracee::Error::Gone`] if the target ends while
+/// a member counts, and [`Error::Changed`] if another command changes the member meanwhile. If no other member can
+/// be counted in, the report says why.
 pub(crate) fn count(
     installer: &Installer<'_, '_>,
     kin: &Kin,
@@ -53,7 +54,10 @@ pub(crate) fn count(
             Err(e) if Target::open(pid).is_ok_and(|t| t.installed.is_some_and(|i| i.is_counting())) => {
                 return Err(e);
             }
-            Err(e) => why = crate::with_causes(&e),
+            Err(e) => {
+                functions.options.interrupt.check()?;
+                why = crate::with_causes(&e);
+            }
         }
     }
     Ok((functions.candidates, CountingReport { left_out: Some(why), ..CountingReport::default() }))

@@ -59,10 +59,10 @@ pub(crate) type Run<'a> = dyn FnMut(&mut Look<'_>) + 'a;
 /// Observes a target whose clones count; returns `false` when counting must end.
 pub(crate) type Look<'a> = dyn FnMut() -> bool + 'a;
 
-/// Lets a target run for `time`, or until `look` returns `false`, the target ends or the user interrupts.
+/// Lets a target run for `time`, or until `look` returns `false`, the target ends or the work must.
 pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut Look<'_>) {
     let begun = Instant::now();
-    let goes_on = || process.is_alive() && !interrupt.is_wanted();
+    let goes_on = || process.is_alive() && interrupt.check().is_ok();
     while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| goes_on()) {
         std::thread::sleep(left.min(Duration::from_millis(50)));
         if !look() {

@@ -2,17 +2,19 @@
 
 use super::across::{self, Column};
 use super::charts::{Chart, two_runs};
+use super::events;
 use super::figures::Point;
 use super::headline::headline;
 use super::page::{Page, control, names, points, put, render};
 use super::tables::{Table, ratio};
 use crate::error::Error;
+use crate::events::table;
 use crate::folder::Run;
 use crate::stats::{self, Estimate};
 use std::path::{Path, PathBuf};
 
 /// Returns tables of all points that at least two runs have: absolute figures and, of two runs, the difference
-/// of their gains. With `output`, they are written as a page as well.
+/// of their gains; and tables of all events. With `output`, they are written as a page as well.
 ///
 /// # Errors
 /// [`Error::NoRun`] if a run cannot be read; [`Error::Usage`] if the runs have no point in common;
@@ -27,11 +29,15 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
     };
     let seed = runs.first().map_or(0, |run| run.head.seed);
     let gains = both.as_ref().map(|pairs| gains(pairs, seed));
-    let tables: Vec<Table> = gains.into_iter().chain(across::table(&columns, unit)).collect();
+    let mut tables: Vec<Table> = gains.into_iter().chain(across::table(&columns, unit)).collect();
     if tables.is_empty() {
         let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
         return Err(Error::Usage(format!("{} have no point in common", names.join(" and "))));
     }
+    let of_run = |(c, r): (&Column, &Run)| {
+        (c.letter, events::tables(&c.points, c.names, table(&r.head.machine.identity)))
+    };
+    tables.extend(events::of_runs(&columns.iter().zip(&runs).map(of_run).collect::<Vec<_>>()));
     let folders = columns.iter().zip(&runs);
     let folders: String = folders.map(|(c, r)| format!("{}: {}\n", c.letter, r.path.display())).collect();
     let text = format!("{folders}{}", tables.iter().map(plain).collect::<Vec<_>>().join("\n\n"));

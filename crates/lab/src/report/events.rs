@@ -107,6 +107,27 @@ pub fn tables(points: &[Point], names: [&str; 2], events: &Table) -> Vec<tables:
     all
 }
 
+/// Returns the tables of several runs in one of each kind: each row begins with its run's letter. Notes on the
+/// events of several CPUs follow one another.
+pub fn of_runs(runs: &[(char, Vec<tables::Table>)]) -> Vec<tables::Table> {
+    let mut all: Vec<tables::Table> = Vec::new();
+    for (letter, tables) in runs {
+        for table in tables {
+            let rows = table.rows.iter().map(|row| [&[letter.to_string()], row.as_slice()].concat());
+            if let Some(same) = all.iter_mut().find(|t| t.title == table.title) {
+                same.rows.extend(rows);
+                if !same.note.contains(&table.note) {
+                    same.note = format!("{} {letter}: {}", same.note, table.note);
+                }
+            } else {
+                let columns = [&["run".to_owned()], table.columns.as_slice()].concat();
+                all.push(tables::Table { columns, rows: rows.collect(), ..table.clone() });
+            }
+        }
+    }
+    all
+}
+
 fn columns(more: &[&str]) -> Vec<String> {
     let figures = METRICS.iter().map(|m| format!("{}, {}", m.name, m.unit));
     strings(["point", "side"])

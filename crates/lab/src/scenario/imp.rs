@@ -54,7 +54,7 @@ pub enum Scenario {
     )]
     Pgbench(Pgbench),
     /// Redis: reads and writes of random keys.
-    #[command(after_help = "Examples:\n  whet-lab redis\n  whet-lab redis --threads 1,8,32 --writes 50")]
+    #[command(after_help = "Examples:\n  whet-lab redis\n  whet-lab redis --threads 1,8,32 --writes 0,10,50")]
     Redis(KeyValue),
     /// memcached: reads and writes of random keys.
     #[command(after_help = "Examples:\n  whet-lab memcached\n  whet-lab memcached --threads 8 --bytes 1000")]
@@ -210,7 +210,7 @@ impl Scenario {
                 Self::FixedRate(_) => 1,
                 Self::Tpcc(s) => s.threads.len(),
                 Self::Pgbench(s) => s.tests.len() * s.threads.len(),
-                Self::Redis(s) | Self::Memcached(s) => s.threads.len(),
+                Self::Redis(s) | Self::Memcached(s) => s.writes.len() * s.threads.len(),
                 Self::Web(s) => s.servers.len() * s.threads.len(),
                 Self::Interpreters(s) => s.languages.len(),
             }

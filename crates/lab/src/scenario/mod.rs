@@ -11,4 +11,5 @@ pub mod tpcc;
 pub mod web;
 
 mod imp;
+mod loads;
 pub use imp::Scenario;

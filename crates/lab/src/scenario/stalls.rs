@@ -1,11 +1,10 @@
 //! Read-only loads from one thread to many, which show the stalls of the CPU's front end.
 
+use super::loads::Loads;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Database, seconds, some};
-use crate::record::Step;
-use crate::whet::Sides;
-use crate::windows::measure;
+use crate::sysbench::Sysbench;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -49,31 +48,15 @@ impl Stalls {
     /// # Errors
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
-        let memory = lab.machine.memory_mib;
-        let most = self.threads.iter().copied().max().unwrap_or(1);
-        let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
-        let settings = self.database.settings(memory, most, false);
+        let loads = Loads {
+            database: &self.database,
+            writes: false,
+            tests: &self.tests,
+            threads: &self.threads,
+            tables: self.tables,
+            rows: self.rows,
+        };
         let plan = self.database.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_server(&self.database, &settings, |lab, installation, place| {
-            let mut filled = false;
-            for test in &self.tests {
-                // Each load gets a new server process, so clones are made for this load alone.
-                let mut server = installation.start()?;
-                if !filled {
-                    lab.fill(&sysbench, &mut server)?;
-                    filled = true;
-                }
-                let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
-                for &threads in &self.threads {
-                    let step = Step::of(&installation.name, test, place, threads);
-                    lab.step(&step, &mut server, &mut sides, |mut on| {
-                        let mut load = sysbench.start(test, &on.server.address, threads, on.lab.seed)?;
-                        measure(&mut on, plan, &mut load)
-                    })?;
-                }
-                sides.restore()?;
-            }
-            Ok(())
-        })
+        loads.measure(lab, plan, Sysbench::start)
     }
 }

@@ -390,6 +390,18 @@ fn two_runs_are_compared_point_by_point() {
     let (a, b) = (dir.path().join("a"), dir.path().join("b"));
     made_up(&a, &RATES, true);
     made_up(&b, &[(1, 1500, 1000), (2, 2300, 2000), (8, 1, 1)], true);
+    for (folder, misses) in [(&a, 7), (&b, 9)] {
+        let data = folder.join("data.jsonl");
+        let mut lines = String::new();
+        for line in fs::read_to_string(&data).unwrap().lines() {
+            let mut record: Value = serde_json::from_str(line).unwrap();
+            if record["kind"] == "window" {
+                record["events"] = serde_json::json!({ "instructions": 1000, "branch-misses": misses });
+            }
+            lines += &format!("{record}\n");
+        }
+        fs::write(&data, lines).unwrap();
+    }
     let page = dir.path().join("c.html");
     let (code, out, err) = run(lab().arg("compare").arg(&a).arg(&b).arg("-o").arg(&page));
     assert_eq!(code, Some(0), "{err}");
@@ -397,6 +409,13 @@ fn two_runs_are_compared_point_by_point() {
     assert_eq!(rows.len(), 2, "{out}");
     assert!(rows[0].contains("×1.249") && rows[0].ends_with('*'), "1.498 over 1.199: {out}");
     assert!(!rows[1].contains('*'), "{out}");
+    let (_, events) = out.split_once("Events, by hardware counters").unwrap();
+    for (run, misses) in [("A", "7"), ("B", "9")] {
+        let of_run = |l: &&str| l.split_whitespace().next() == Some(run);
+        let lines: Vec<&str> = events.lines().filter(of_run).collect();
+        assert_eq!(lines.len(), 6, "three points of two sides: {out}");
+        assert!(lines.iter().all(|l| l.split_whitespace().any(|cell| cell == misses)), "{lines:?}");
+    }
     assert!(fs::read_to_string(page).unwrap().contains("Gains of both runs"));
     let c = dir.path().join("c");
     made_up(&c, &[(8, 1, 1)], true);

@@ -38,8 +38,10 @@ fn is_here(program: &str) -> bool {
 fn key_value_servers() {
     for (scenario, program) in [("redis", "redis-server"), ("memcached", "memcached")] {
         if is_here(program) {
-            let records = works(scenario, &["--threads=1,2", "--keys=100", "--writes=50"]);
-            assert_eq!((count(&records, "done"), count(&records, "window")), (2, 8));
+            let records = works(scenario, &["--threads=1,2", "--keys=100", "--writes=0,50"]);
+            assert_eq!((count(&records, "done"), count(&records, "window")), (4, 16));
+            let loads: BTreeSet<&str> = records.iter().filter_map(|r| r["step"]["load"].as_str()).collect();
+            assert_eq!(loads.into_iter().collect::<Vec<_>>(), ["0% writes", "50% writes"]);
             let kinds: BTreeSet<&str> =
                 records.iter().filter(|r| r["kind"] == "latency").filter_map(|r| r["of"].as_str()).collect();
             assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["read", "write"]);

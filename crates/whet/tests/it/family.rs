@@ -326,30 +326,36 @@ fn undo_is_complete_without_members_that_hold_nothing() {
     ends_well(guest);
 }
 
-/// The parent ends while the family is profiled, and after it was optimized. Its workers work on.
+/// The parent ends while the family is sampled, while a member counts, and after the family was optimized. Its workers
+/// work on.
 #[test]
 fn the_end_of_the_parent_ends_the_family() {
-    for early in [true, false] {
+    for (state, how, to_undo) in [
+        (Some("profiling"), ["--seconds", "600", "--count", "0.3"], &[7][..]),
+        (Some("counting"), ["--seconds", "0.5", "--count", "600"], &[0, 7]),
+        (None, ["--seconds", "0.5", "--count", "0.3"], &[0]),
+    ] {
         let mut guest = start(3, false);
         let workers = members(&guest);
-        let words = ["optimize", "--family", &guest.arg(), "--seconds", if early { "20" } else { "0.5" }];
-        let mut whet_ = whet_command(&words);
-        let mut whet_ = whet_.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        if early {
-            let is_profiled = || whet(&["status", &guest.arg()]).stdout.contains("profiling");
-            wait_until("profiling", is_profiled);
-        } else {
-            assert!(whet_.wait().unwrap().success());
+        let pid = guest.arg();
+        let mut command = whet_command(&[&["optimize", "--family", &pid], &how[..]].concat());
+        let mut command = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        match state {
+            Some("counting") => wait_until("counting", || states(&guest)["counting"].is_u64()),
+            Some(state) => wait_until(state, || whet(&["status", &pid]).stdout.contains(state)),
+            None => assert!(command.wait().unwrap().success()),
         }
         guest.go_to(3);
         assert_eq!(guest.ended(), (Some(0), None));
+        wait_until("the end of the command", || command.try_wait().unwrap().is_some());
         // 10: the target has ended.
-        assert_eq!(whet_.wait().unwrap().code(), Some(if early { 10 } else { 0 }));
+        assert_eq!(command.wait().unwrap().code(), Some(if state.is_some() { 10 } else { 0 }));
         guest_works_without_parent(&guest);
         for worker in workers {
             let pid = worker.to_string();
             whet(&["verify", &pid]).exits(0);
-            whet(&["undo", "--family", &pid]).exits(if early { 7 } else { 0 });
+            let undone = whet(&["undo", "--family", &pid]);
+            assert!(undone.code.is_some_and(|code| to_undo.contains(&code)), "{undone:?}");
             assert_eq!(changed_text(worker), [] as [String; 0]);
         }
         guest.stop();
