@@ -26,10 +26,10 @@ def killed_while(whet: Whet, phase: str, family: int, kill: Callable[[], object]
     said."""
     if phase == "undo and redo":
         return killed_between(whet, family, kill)
-    times = ["--seconds", "30"] if phase == "sampling" else ["--seconds", "1", "--count", "30"]
+    times = ["--seconds", "30"] if phase == "sampling" else ["--seconds", "1", "--count", "600"]
     words = [whet.path, "optimize", "--family", str(family), *times]
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    begun = samples if phase == "sampling" else lambda _: "counting" in states_of(whet, family)
+    begun = samples if phase == "sampling" else lambda _: "counting" in whet.run("status", "--family", family)["states"]
     until(lambda: begun(command.pid) or command.poll() is not None)
     kill()
     errors = ended(command)

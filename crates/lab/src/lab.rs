@@ -236,15 +236,35 @@ impl Lab {
         more: &[String],
         mut work: impl FnMut(&mut Self, &mut Service, &Place) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.each_place(common, |lab, place| {
+            let mut service = lab.service(recipe, more)?;
+            work(lab, &mut service, place)
+        })
+    }
+
+    /// Divides the CPUs as each place requires, and runs `work` there.
+    ///
+    /// # Errors
+    /// The first error of [`Self::settle`] or of `work`.
+    pub fn each_place(
+        &mut self,
+        common: &Common,
+        mut work: impl FnMut(&mut Self, &Place) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         for place in common.places() {
             self.settle(&place)?;
-            self.progress.doing("starting the server");
-            let folder = self.folder.path().to_owned();
-            let cpus = &self.placement.server;
-            let mut service = Service::start(&self.commands, recipe, more, &folder, cpus)?;
-            work(self, &mut service, &place)?;
+            work(self, &place)?;
         }
         Ok(())
+    }
+
+    /// Starts a program on the server's CPUs. `more` are arguments behind those of the recipe.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub fn service(&self, recipe: &Recipe, more: &[String]) -> Result<Service, Error> {
+        self.progress.doing("starting the server");
+        Service::start(&self.commands, recipe, more, self.folder.path(), &self.placement.server)
     }
 
     /// Runs one step, unless an earlier run has finished it. `work` returns how many queries were retried.

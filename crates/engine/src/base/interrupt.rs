@@ -40,13 +40,12 @@ impl Interrupt {
     /// Returns [`Error::Interrupted`] if the work was requested to end, [`tracee::Error::Gone`] if a target has
     /// ended.
     pub fn check(&self) -> Result<(), Error> {
-        let signal = self.signal.load(Ordering::Relaxed);
-        if signal != 0 {
-            return Err(Error::Interrupted { signal });
-        }
-        match self.targets.iter().find(|target| !target.is_alive()) {
-            Some(gone) => Err(tracee::Error::Gone(gone.pid()).into()),
-            None => Ok(()),
+        let gone = self.targets.iter().find(|target| !target.is_alive());
+        // Read last: a signal interrupts the look at a process, which then seems to have ended.
+        match (self.signal.load(Ordering::Relaxed), gone) {
+            (0, Some(gone)) => Err(tracee::Error::Gone(gone.pid()).into()),
+            (0, None) => Ok(()),
+            (signal, _) => Err(Error::Interrupted { signal }),
         }
     }
 }

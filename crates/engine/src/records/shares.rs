@@ -23,7 +23,8 @@ const LOADED_LATER: &str = "loaded_later";
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserTime {
-    /// In blocks that now have clones.
+    /// In blocks that now have clones. A thread that has not left an original since is counted as well: the samples
+    /// are of before. The daemon's later samples show where threads are (`whet_target_clones_ratio`).
     pub in_clones: f64,
     /// In functions that cannot be cloned: share for each reason.
     pub refused: BTreeMap<String, f64>,

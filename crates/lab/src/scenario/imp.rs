@@ -14,7 +14,7 @@ use crate::lab::Lab;
 use crate::machine::{Topology, Wanted, place};
 use crate::options::{Common, Database};
 use crate::service::postgres::postgres;
-use crate::service::{Protocol, Recipe, interpreter, key_value};
+use crate::service::{Protocol, Recipe, WebServer, interpreter, key_value};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 
@@ -59,9 +59,9 @@ pub enum Scenario {
     /// memcached: reads and writes of random keys.
     #[command(after_help = "Examples:\n  whet-lab memcached\n  whet-lab memcached --threads 8 --bytes 1000")]
     Memcached(KeyValue),
-    /// nginx and haproxy: small files over kept connections, with or without TLS.
+    /// nginx, haproxy, and haproxy in front of nginx: small files over kept connections, with or without TLS.
     #[command(
-        after_help = "Examples:\n  whet-lab web\n  whet-lab web --servers nginx --tls --threads 1,8,32 --bytes 4000"
+        after_help = "Examples:\n  whet-lab web\n  whet-lab web --servers haproxy-nginx --tls --threads 1,8,32 --bytes 4000"
     )]
     Web(Web),
     /// CPython, Ruby, PHP and SQLite: fixed units of work, one after the other.
@@ -173,7 +173,10 @@ impl Scenario {
             Self::Pgbench(_) => Ok(vec![postgres()]),
             Self::Redis(_) => Ok(vec![key_value(Protocol::Redis)]),
             Self::Memcached(_) => Ok(vec![key_value(Protocol::Memcached)]),
-            Self::Web(s) => Ok(s.servers.iter().map(|server| server.recipe(s.tls)).collect()),
+            Self::Web(s) => {
+                let of_server = |server: &WebServer| [Some(server.recipe(s.tls)), server.behind()];
+                Ok(s.servers.iter().flat_map(of_server).flatten().collect())
+            }
             Self::Interpreters(s) => {
                 s.languages.iter().map(|l| interpreter(l).map_err(Error::Usage)).collect()
             }

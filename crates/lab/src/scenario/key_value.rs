@@ -62,26 +62,26 @@ impl KeyValue {
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab, protocol: Protocol) -> Result<(), Error> {
         let plan = self.common.plan(self.pairs, self.window, self.settle, false);
-        lab.each_service(&self.common, &key_value(protocol), &[], |lab, service, place| {
-            let client =
-                |socket: &Path, writes| Client::of_keys(socket, protocol, self.keys, writes, self.bytes);
-            client(&service.socket, 0.0)?.fill()?;
-            let mut sides = Sides::of(lab.whet.as_ref(), service)?;
-            for &percent in &self.writes {
-                let writes = f64::from(percent) / 100.0;
+        for &percent in &self.writes {
+            let writes = f64::from(percent) / 100.0;
+            // Each load gets a new process, so clones are made for this load alone.
+            lab.each_service(&self.common, &key_value(protocol), &[], |lab, service, place| {
+                let client = |socket: &Path| Client::of_keys(socket, protocol, self.keys, writes, self.bytes);
+                client(&service.socket)?.fill()?;
+                let mut sides = Sides::of(lab.whet.as_ref(), service)?;
                 for &threads in &self.threads {
                     let step = Step::of(&service.name, &format!("{percent}% writes"), place, threads);
                     lab.step(&step, service, &mut sides, |mut on| {
-                        let clients = (0..threads)
-                            .map(|_| client(&on.server.socket, writes))
-                            .collect::<Result<_, _>>()?;
+                        let clients =
+                            (0..threads).map(|_| client(&on.server.socket)).collect::<Result<_, _>>()?;
                         let mut load = Driver::start(clients, &["read", "write"], on.lab.seed, None);
                         measure(&mut on, plan, &mut load)
                     })?;
                 }
-            }
-            sides.restore()
-        })
+                sides.restore()
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -1,11 +1,12 @@
-//! Web servers: small files over kept connections, with or without TLS.
+//! Web servers and proxies: small files over kept connections, with or without TLS.
 
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::lab::Lab;
 use crate::options::{Common, seconds, some};
 use crate::record::Step;
-use crate::service::{Client, WebServer, certificate};
+use crate::service::{BACKEND_FILE, Client, Recipe, Service, WebServer, backend, certificate};
+use crate::target::Target;
 use crate::whet::Sides;
 use crate::windows::measure;
 use clap::Args;
@@ -63,17 +64,23 @@ impl Web {
         for server in &self.servers {
             // A server may read the files at its start.
             self.make_files(&lab.work())?;
-            lab.each_service(&self.common, &server.recipe(self.tls), &[], |lab, service, place| {
+            lab.each_place(&self.common, |lab, place| {
+                let mut behind = server.behind().map(|recipe| behind(lab, &recipe)).transpose()?;
+                let mut service = lab.service(&server.recipe(self.tls), &[])?;
                 let certificate = self.tls.then(|| certificate(service.folder()));
-                let mut sides = Sides::of(lab.whet.as_ref(), service)?;
+                let mut sides = Sides::of(lab.whet.as_ref(), &service)?;
                 for &threads in &self.threads {
                     let step = Step::of(&service.name, &load, place, threads);
-                    lab.step(&step, service, &mut sides, |mut on| {
+                    lab.step(&step, &mut service, &mut sides, |mut on| {
                         let socket = &on.server.socket;
                         let client = |_| Client::of_files(socket, self.files, certificate.as_deref());
                         let clients = (0..threads).map(client).collect::<Result<_, _>>()?;
                         let mut load = Driver::start(clients, &["get"], on.lab.seed, None);
-                        measure(&mut on, plan, &mut load)
+                        // The proxy's answers do not say that it has lost its backend.
+                        measure(&mut on, plan, &mut load).map_err(|e| match &mut behind {
+                            Some(behind) => behind.explain(e),
+                            None => e,
+                        })
                     })?;
                 }
                 sides.restore()
@@ -92,4 +99,12 @@ impl Web {
         }
         Ok(())
     }
+}
+
+/// Starts the server behind a proxy on the clients' CPUs, and writes the file that tells the proxy where it is.
+fn behind(lab: &Lab, recipe: &Recipe) -> Result<Service, Error> {
+    let service = Service::start(&lab.commands, recipe, &[], lab.folder.path(), &lab.placement.clients)?;
+    let path = lab.work().join(BACKEND_FILE);
+    fs::write(&path, backend(&service.socket)).map_err(Error::file(&path))?;
+    Ok(service)
 }

@@ -11,7 +11,7 @@ mod web;
 pub use client::{Client, Protocol};
 pub use recipe::{Recipe, interpreter, key_value};
 pub use units::Units;
-pub use web::{WebServer, certificate};
+pub use web::{BACKEND_FILE, WebServer, backend, certificate};
 
 use crate::command::{Commands, Running, Spec, tail};
 use crate::db::Db;

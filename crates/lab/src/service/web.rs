@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 /// The server's certificate in its folder. Its key has the suffix that haproxy looks for.
 const CERTIFICATE: &str = "cert.pem";
 const KEY: &str = "cert.pem.key";
+/// The name of what is behind a proxy.
+const BACKEND: &str = "files";
+/// The file that tells a proxy its backend, beside the servers' folders.
+pub const BACKEND_FILE: &str = "backend.cfg";
 
 /// A web server.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,6 +23,8 @@ pub enum WebServer {
     Nginx,
     /// haproxy, which answers each request with the file `0`, from its memory.
     Haproxy,
+    /// haproxy in front of nginx, which serves files on the clients' CPUs.
+    HaproxyNginx,
 }
 
 impl WebServer {
@@ -29,9 +35,22 @@ impl WebServer {
             (Self::Nginx, true) => Recipe { files: nginx_files::<true>, ..NGINX },
             (Self::Haproxy, false) => Recipe { files: haproxy_files::<false>, ..HAPROXY },
             (Self::Haproxy, true) => Recipe { files: haproxy_files::<true>, ..HAPROXY },
+            (Self::HaproxyNginx, false) => Recipe { files: proxy_files::<false>, ..PROXY },
+            (Self::HaproxyNginx, true) => Recipe { files: proxy_files::<true>, ..PROXY },
         };
         Recipe { setup: tls.then_some(make_certificate), ..recipe }
     }
+
+    /// Returns the recipe of the server behind this one, if it is a proxy.
+    pub fn behind(self) -> Option<Recipe> {
+        (self == Self::HaproxyNginx)
+            .then(|| Recipe { name: "nginx-behind-haproxy", ..Self::Nginx.recipe(false) })
+    }
+}
+
+/// Returns the text of [`BACKEND_FILE`] for a server at this socket.
+pub fn backend(socket: &Path) -> String {
+    format!("backend {BACKEND}\n http-reuse always\n server nginx \"unix@{}\"\n", socket.display())
 }
 
 /// Returns the certificate of a server in its folder.
@@ -58,6 +77,15 @@ const HAPROXY: Recipe = Recipe {
     version: "-v",
     arguments: |folder, _| words(["-db", "-f", &folder.join("haproxy.cfg").display().to_string()]),
     ..USUAL
+};
+
+const PROXY: Recipe = Recipe {
+    name: "haproxy-nginx",
+    arguments: |folder, _| {
+        let [own, backend] = [folder.join("haproxy.cfg"), folder.join("..").join(BACKEND_FILE)];
+        words(["-db", "-f", &own.display().to_string(), "-f", &backend.display().to_string()])
+    },
+    ..HAPROXY
 };
 
 fn nginx_files<const TLS: bool>(folder: &Path, socket: &Path) -> Vec<(&'static str, String)> {
@@ -87,13 +115,27 @@ fn nginx_files<const TLS: bool>(folder: &Path, socket: &Path) -> Vec<(&'static s
 }
 
 fn haproxy_files<const TLS: bool>(folder: &Path, socket: &Path) -> Vec<(&'static str, String)> {
+    let page = folder.join("../www/0");
+    let answer =
+        format!("http-request return status 200 content-type text/plain file \"{}\"", page.display());
+    haproxy_configuration::<TLS>(folder, socket, &answer)
+}
+
+fn proxy_files<const TLS: bool>(folder: &Path, socket: &Path) -> Vec<(&'static str, String)> {
+    haproxy_configuration::<TLS>(folder, socket, &format!("default_backend {BACKEND}"))
+}
+
+fn haproxy_configuration<const TLS: bool>(
+    folder: &Path,
+    socket: &Path,
+    answer: &str,
+) -> Vec<(&'static str, String)> {
     let (folder, socket) = (folder.display(), socket.display());
     let ssl = if TLS { format!(" ssl crt \"{folder}/{CERTIFICATE}\"") } else { String::new() };
     let text = format!(
         "global\n nbthread 1\n maxconn 4096\n\
          defaults\n mode http\n timeout client 1h\n timeout connect 1h\n timeout server 1h\n timeout http-keep-alive 1h\n\
-         frontend lab\n bind \"unix@{socket}\"{ssl}\n \
-         http-request return status 200 content-type text/plain file \"{folder}/../www/0\"\n"
+         frontend lab\n bind \"unix@{socket}\"{ssl}\n {answer}\n"
     );
     vec![("haproxy.cfg", text)]
 }

@@ -51,8 +51,10 @@ fn key_value_servers() {
 
 #[test]
 fn web_servers_with_and_without_tls() {
-    for server in ["nginx", "haproxy"] {
-        if is_here(server) {
+    for (server, programs) in
+        [("nginx", &["nginx"][..]), ("haproxy", &["haproxy"]), ("haproxy-nginx", &["haproxy", "nginx"])]
+    {
+        if programs.iter().all(|program| is_here(program)) {
             let servers = format!("--servers={server}");
             for tls in [None, Some("--tls")] {
                 let mut more = vec!["--threads=2", "--files=3", &servers];

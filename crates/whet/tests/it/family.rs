@@ -354,6 +354,10 @@ fn the_end_of_the_parent_ends_the_family() {
         for worker in workers {
             let pid = worker.to_string();
             whet(&["verify", &pid]).exits(0);
+            assert!(
+                state.is_none() || changed_text(worker).is_empty(),
+                "{state:?}: clones are left in force"
+            );
             let undone = whet(&["undo", "--family", &pid]);
             assert!(undone.code.is_some_and(|code| to_undo.contains(&code)), "{undone:?}");
             assert_eq!(changed_text(worker), [] as [String; 0]);
