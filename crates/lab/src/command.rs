@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -139,10 +139,14 @@ impl Answer {
     /// Returns the standard output of a command that must succeed.
     ///
     /// # Errors
-    /// [`Error::Command`] if the command failed.
+    /// [`Error::Interrupted`] if Ctrl-C ended the command: a terminal sends it to the lab and to its commands at once, so
+    /// the lab may hear of it later. [`Error::Command`] if the command failed.
     pub fn must(self, spec: &Spec) -> Result<String, Error> {
         if self.status.success() {
             return Ok(self.out);
+        }
+        if self.status.signal() == Some(Signal::INT.as_raw()) {
+            return Err(Error::Interrupted);
         }
         let words = tail(&format!("{}{}", self.out, self.err));
         Err(Error::Command { program: spec.name(), how: format!("failed ({})", self.status), words })
@@ -338,4 +342,21 @@ fn versions(parent: &Path) -> Vec<PathBuf> {
 fn may_enter_any_folder() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::DAC_READ_SEARCH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_ctrl_c_ended_has_not_failed() {
+        for (raw, is_interrupt) in
+            [(Signal::INT.as_raw(), true), (Signal::KILL.as_raw(), false), (1 << 8, false)]
+        {
+            let status = ExitStatus::from_raw(raw);
+            let answer = Answer { status, out: String::new(), err: String::new() };
+            let error = answer.must(&Spec::new("chown")).unwrap_err();
+            assert_eq!(matches!(error, Error::Interrupted), is_interrupt, "{error}");
+        }
+    }
 }

@@ -48,7 +48,7 @@ const ALL: [Small; 10] = [
     },
     Small {
         name: "oltp-rw",
-        options: &["--threads=1,2", "--tables=1", "--rows=1000", "--window=0.1"],
+        options: &["--tests=oltp_read_write", "--threads=1,2", "--tables=1", "--rows=1000", "--window=0.1"],
         ..DATABASE
     },
     Small {
