@@ -65,9 +65,10 @@ mod tests {
     #[test]
     fn a_signal_or_the_end_of_a_target() {
         let general = Interrupt::default();
+        let mut interrupt = general.clone();
         for first_ends in [true, false] {
             let ((mut first, a), (mut second, b)) = (sleeping(), sleeping());
-            let interrupt = general.watching(&a).watching(&b);
+            interrupt = general.watching(&a).watching(&b);
             interrupt.check().unwrap();
             for child in if first_ends { [&mut first, &mut second] } else { [&mut second, &mut first] } {
                 child.kill().unwrap();
@@ -77,6 +78,6 @@ mod tests {
         }
         general.check().unwrap();
         general.cell().store(2, Ordering::Relaxed);
-        assert!(matches!(general.check(), Err(Error::Interrupted { signal: 2 })));
+        assert!(matches!(interrupt.check(), Err(Error::Interrupted { signal: 2 })));
     }
 }

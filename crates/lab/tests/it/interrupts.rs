@@ -48,7 +48,9 @@ const ALL: [Small; 10] = [
     },
     Small {
         name: "oltp-rw",
-        options: &["--tests=oltp_read_write", "--threads=1,2", "--tables=1", "--rows=1000", "--window=0.1"],
+        options: &["--threads=1,2", "--tables=1", "--rows=1000", "--window=0.1"],
+        // Two loads.
+        steps: 4,
         ..DATABASE
     },
     Small {
