@@ -136,17 +136,25 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Returns the result of a command that has ended.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if Ctrl-C ended the command. A child is in the lab's process group until it has one of
+    /// its own, so a terminal's Ctrl-C may reach it as well in that moment.
+    fn of(status: ExitStatus, out: String, err: String) -> Result<Self, Error> {
+        if status.signal() == Some(Signal::INT.as_raw()) {
+            return Err(Error::Interrupted);
+        }
+        Ok(Self { status, out, err })
+    }
+
     /// Returns the standard output of a command that must succeed.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if Ctrl-C ended the command: a terminal sends it to the lab and to its commands at once, so
-    /// the lab may hear of it later. [`Error::Command`] if the command failed.
+    /// [`Error::Command`] if the command failed.
     pub fn must(self, spec: &Spec) -> Result<String, Error> {
         if self.status.success() {
             return Ok(self.out);
-        }
-        if self.status.signal() == Some(Signal::INT.as_raw()) {
-            return Err(Error::Interrupted);
         }
         let words = tail(&format!("{}{}", self.out, self.err));
         Err(Error::Command { program: spec.name(), how: format!("failed ({})", self.status), words })
@@ -229,7 +237,7 @@ impl Commands {
         let text = |t: Option<JoinHandle<String>>| t.and_then(|t| t.join().ok()).unwrap_or_default();
         let (out, err) = (text(out), text(err));
         self.note(&format!("> {status}\n{out}{err}"))?;
-        Ok(Answer { status, out, err })
+        Answer::of(status, out, err)
     }
 
     /// Runs a command that must succeed, and returns its standard output.
@@ -354,8 +362,8 @@ mod tests {
             [(Signal::INT.as_raw(), true), (Signal::KILL.as_raw(), false), (1 << 8, false)]
         {
             let status = ExitStatus::from_raw(raw);
-            let answer = Answer { status, out: String::new(), err: String::new() };
-            let error = answer.must(&Spec::new("chown")).unwrap_err();
+            let answer = Answer::of(status, String::new(), String::new());
+            let error = answer.and_then(|answer| answer.must(&Spec::new("chown"))).unwrap_err();
             assert_eq!(matches!(error, Error::Interrupted), is_interrupt, "{error}");
         }
     }
