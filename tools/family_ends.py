@@ -21,15 +21,18 @@ PHASES = ["sampling", "counting", "undo and redo"]
 NO_SUCH_PROCESS, GONE = 3, 10
 
 
-def killed_while(whet: Whet, phase: str, family: int, kill: Callable[[], object]) -> tuple[bool, object]:
+def killed_while(
+    whet: Whet, phase: str, family: int, kill: Callable[[], object], *, busy_parent: bool = False
+) -> tuple[bool, object]:
     """Ends the parent of a family while whet works on the family. Returns whether whet ended in order, and what it
-    said."""
+    said. Clones count in the busiest process: the parent, if `busy_parent`, else a child."""
     if phase == "undo and redo":
         return killed_between(whet, family, kill)
     times = ["--seconds", "30"] if phase == "sampling" else ["--seconds", "1", "--count", "600"]
     words = [whet.path, "optimize", "--family", str(family), *times]
     command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    begun = samples if phase == "sampling" else lambda _: "counting" in whet.run("status", "--family", family)["states"]
+    states = (lambda: states_of(whet, family)) if busy_parent else lambda: whet.run("status", "--family", family)["states"]
+    begun = samples if phase == "sampling" else lambda _: "counting" in states()
     until(lambda: begun(command.pid) or command.poll() is not None)
     kill()
     errors = ended(command)
@@ -191,7 +194,7 @@ def redis_killed(whet: Whet, checks: Checks, phases: list[str]) -> None:
             checks.check(members["left_alone"] == [], f"{what}, all processes have the clones", members)
             until(lambda: children(server.pid))
             saving, failures = set(children(server.pid)), list(clients.failures)
-            in_order, said = killed_while(whet, phase, server.pid, server.kill)
+            in_order, said = killed_while(whet, phase, server.pid, server.kill, busy_parent=True)
             checks.check(saving and not failures, f"{what}, no answer was wrong before", failures[:3])
             checks.check(in_order, f"{what}, the command ends in order", said)
             checks.check(not left_stopped(saving), f"{what}, no process is left stopped", left_stopped(saving))

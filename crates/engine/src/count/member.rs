@@ -71,7 +71,7 @@ fn count_in(
 ) -> Outcome {
     let ToCount { time, options, .. } = functions;
     let mut run = |look: &mut rounds::Look<'_>| {
-        rounds::wait(&installer.target.process, time, &options.interrupt, look);
+        rounds::wait(time, &options.interrupt, look);
     };
     counting::count(installer, functions, &mut run, progress)
 }

@@ -20,7 +20,6 @@ use profile::{CounterPlan, Counts};
 use rustc_hash::{FxHashMap, FxHashSet};
 use splice::{CounterArea, Policy};
 use std::time::{Duration, Instant};
-use tracee::Process;
 
 /// The result of counting.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -59,11 +58,11 @@ pub(crate) type Run<'a> = dyn FnMut(&mut Look<'_>) + 'a;
 /// Observes a target whose clones count; returns `false` when counting must end.
 pub(crate) type Look<'a> = dyn FnMut() -> bool + 'a;
 
-/// Lets a target run for `time`, or until `look` returns `false`, the target ends or the work must.
-pub(crate) fn wait(process: &Process, time: Duration, interrupt: &Interrupt, look: &mut Look<'_>) {
+/// Lets the targets of `interrupt` run for `time`, or until `look` returns `false`, a target ends or the user
+/// interrupts.
+pub(crate) fn wait(time: Duration, interrupt: &Interrupt, look: &mut Look<'_>) {
     let begun = Instant::now();
-    let goes_on = || process.is_alive() && interrupt.check().is_ok();
-    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| goes_on()) {
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|_| interrupt.check().is_ok()) {
         std::thread::sleep(left.min(Duration::from_millis(50)));
         if !look() {
             break;

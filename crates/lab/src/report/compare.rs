@@ -37,7 +37,7 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
     let of_run = |(c, r): (&Column, &Run)| {
         (c.letter, events::tables(&c.points, c.names, table(&r.head.machine.identity)))
     };
-    tables.extend(events::of_runs(&columns.iter().zip(&runs).map(of_run).collect::<Vec<_>>()));
+    tables.extend(events::of_runs(columns.iter().zip(&runs).map(of_run)));
     let folders = columns.iter().zip(&runs);
     let folders: String = folders.map(|(c, r)| format!("{}: {}\n", c.letter, r.path.display())).collect();
     let text = format!("{folders}{}", tables.iter().map(plain).collect::<Vec<_>>().join("\n\n"));

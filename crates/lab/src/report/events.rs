@@ -109,19 +109,19 @@ pub fn tables(points: &[Point], names: [&str; 2], events: &Table) -> Vec<tables:
 
 /// Returns the tables of several runs in one of each kind: each row begins with its run's letter. Notes on the
 /// events of several CPUs follow one another.
-pub fn of_runs(runs: &[(char, Vec<tables::Table>)]) -> Vec<tables::Table> {
+pub fn of_runs(runs: impl Iterator<Item = (char, Vec<tables::Table>)>) -> Vec<tables::Table> {
     let mut all: Vec<tables::Table> = Vec::new();
     for (letter, tables) in runs {
-        for table in tables {
-            let rows = table.rows.iter().map(|row| [&[letter.to_string()], row.as_slice()].concat());
+        for mut table in tables {
+            table.rows.iter_mut().for_each(|row| row.insert(0, letter.to_string()));
             if let Some(same) = all.iter_mut().find(|t| t.title == table.title) {
-                same.rows.extend(rows);
+                same.rows.append(&mut table.rows);
                 if !same.note.contains(&table.note) {
                     same.note = format!("{} {letter}: {}", same.note, table.note);
                 }
             } else {
-                let columns = [&["run".to_owned()], table.columns.as_slice()].concat();
-                all.push(tables::Table { columns, rows: rows.collect(), ..table.clone() });
+                table.columns.insert(0, "run".to_owned());
+                all.push(table);
             }
         }
     }

@@ -123,15 +123,8 @@ fn servers_are_drawn_side_by_side() {
 /// Two storages of one server are in one chart, as `--datadir` twice records them.
 #[test]
 fn storages_are_drawn_side_by_side() {
-    let on = |text: &str, storage: &str| -> String {
-        let mut lines = String::new();
-        for line in text.lines() {
-            let mut record: Value = serde_json::from_str(line).unwrap();
-            record["step"]["storage"] = storage.into();
-            lines += &format!("{record}\n");
-        }
-        lines
-    };
+    let on =
+        |text: &str, storage: &str| each_record(text, |record| record["step"]["storage"] = storage.into());
     let both = |text: &str| on(text, "/fast") + &on(text, "/slow").replace("\"queries\":", "\"queries\":1");
     let (html, _) = reported(str::to_owned, both);
     assert!(html.contains("Storages side by side, oltp_read_only, mariadb-1.2.3: queries per second"));
@@ -224,6 +217,17 @@ fn the_page_is_self_contained_and_escapes_text() {
     }
     assert!(html.contains("Some &lt;CPU&gt; &amp; more"));
     assert!(html.contains("Too few &lt;&#x2f;script&gt; CPUs."));
+}
+
+/// Changes each record of raw data.
+fn each_record(text: &str, change: impl Fn(&mut Value)) -> String {
+    let mut lines = String::new();
+    for line in text.lines() {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        change(&mut record);
+        lines += &format!("{record}\n");
+    }
+    lines
 }
 
 /// Changes the made-up run by one function for each of its files' texts, and returns its page and its JSON.
@@ -392,15 +396,12 @@ fn two_runs_are_compared_point_by_point() {
     made_up(&b, &[(1, 1500, 1000), (2, 2300, 2000), (8, 1, 1)], true);
     for (folder, misses) in [(&a, 7), (&b, 9)] {
         let data = folder.join("data.jsonl");
-        let mut lines = String::new();
-        for line in fs::read_to_string(&data).unwrap().lines() {
-            let mut record: Value = serde_json::from_str(line).unwrap();
+        let text = each_record(&fs::read_to_string(&data).unwrap(), |record| {
             if record["kind"] == "window" {
                 record["events"] = serde_json::json!({ "instructions": 1000, "branch-misses": misses });
             }
-            lines += &format!("{record}\n");
-        }
-        fs::write(&data, lines).unwrap();
+        });
+        fs::write(&data, text).unwrap();
     }
     let page = dir.path().join("c.html");
     let (code, out, err) = run(lab().arg("compare").arg(&a).arg(&b).arg("-o").arg(&page));
