@@ -14,6 +14,7 @@ use crate::group::{Group, NAP};
 use crate::lend;
 use crate::priority::Raised;
 use crate::ptrace::{self, OPTIONS, SUSPEND_SECCOMP, Stop, Wait};
+use crate::regs::error_of;
 use crate::restart::SYSCALL;
 use crate::return_frame::{Place, ReturnFrame};
 use crate::stop::write_text;
@@ -261,10 +262,7 @@ impl Group {
         let result = result?;
         mask_back?;
         regs_back?;
-        match i32::try_from(result) {
-            Ok(e @ -4095..=-1) => Err(Error::Remote { nr, errno: -e }),
-            _ => Ok(result),
-        }
+        error_of(result).map_or(Ok(result), |errno| Err(Error::Remote { nr, errno }))
     }
 
     /// Runs a thread from rest through one system call and back to rest. Returns the result of the call.

@@ -86,16 +86,16 @@ impl Rest {
     /// they are, or if the kernel restarts the call correctly.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         let nr = regs.syscall()?;
-        let result = regs.result();
-        let interrupted = matches!(-result, EINTR | 512 | 513 | ERESTARTNOHAND | 516);
-        if result <= 0 && !interrupted {
+        let error = regs.error();
+        let interrupted = matches!(error, Some(libc::EINTR | 512 | 513 | ERESTARTNOHAND | 516));
+        if regs.result() <= 0 && !interrupted {
             return None;
         }
         let slot = Slot::of(process, regs.ip());
         let rest = match slot {
             Some(slot) => Self::of_slot(process, slot, regs, interrupted)?,
             // The kernel restarts such a call as it was.
-            None if matches!(-result, 512 | 513 | 516) => return None,
+            None if matches!(error, Some(512 | 513 | 516)) => return None,
             None => {
                 let mut insn = [0; 2];
                 process.read(regs.ip().sub(2), &mut insn).ok()?;
@@ -192,9 +192,9 @@ impl Rest {
         let given = args(regs);
         // These calls return EINTR if the kernel could not write the remaining time.
         let kept = matches!(nr, libc::SYS_select | libc::SYS_pselect6 | libc::SYS_ppoll);
-        match -regs.result() {
-            EINTR if kept || may_restart(process, nr, regs) => {}
-            ERESTARTNOHAND if !kept && (nr == SYS_IO_PGETEVENTS || may_restart(process, nr, regs)) => {}
+        match regs.error() {
+            Some(libc::EINTR) if kept || may_restart(process, nr, regs) => {}
+            Some(ERESTARTNOHAND) if !kept && (nr == SYS_IO_PGETEVENTS || may_restart(process, nr, regs)) => {}
             _ => return None,
         }
         let mut state = State::new(nr, regs);
@@ -308,7 +308,7 @@ impl Rest {
         process.write(slot.words(), &words).ok()?;
         set_args(&mut regs, &args);
         regs.0.rip = slot.behind().0;
-        regs.0.rax = (-ERESTARTNOHAND).cast_unsigned();
+        regs.0.rax = i64::from(-ERESTARTNOHAND).cast_unsigned();
         regs.0.orig_rax = self.call.nr.cast_unsigned();
         Some(regs)
     }
@@ -429,7 +429,6 @@ const RING_EXTENDED: u64 = 1 << 3;
 const RING_REGISTERED: u64 = 1 << 4;
 const RING_ABSOLUTE: u64 = 1 << 5;
 const RING_EXTENDED_REGISTERED: u64 = 1 << 6;
-const EINTR: i64 = libc::EINTR as i64;
 /// Linux, arch/x86/entry/syscalls/syscall_64.tbl.
 const SYS_IO_PGETEVENTS: i64 = 333;
 

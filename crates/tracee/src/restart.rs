@@ -15,7 +15,7 @@ use addr::{Addr, ReadMemory};
 use std::fs;
 
 /// The kernel's own code for "restart unless a handler runs".
-pub(crate) const ERESTARTNOHAND: i64 = 514;
+pub(crate) const ERESTARTNOHAND: i32 = 514;
 
 /// `MSG_FASTOPEN`: a send that may have sent a SYN by the time it fails.
 const MSG_FASTOPEN: u64 = 0x2000_0000;
@@ -25,7 +25,7 @@ const MSG_FASTOPEN: u64 = 0x2000_0000;
 pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
     let nr = regs.syscall()?;
     let ends = nr == libc::SYS_io_uring_enter && waits_for_several(regs);
-    if regs.result() != -i64::from(libc::EINTR) || !ends && !may_restart(process, nr, regs) {
+    if regs.error() != Some(libc::EINTR) || !ends && !may_restart(process, nr, regs) {
         return None;
     }
     // A 32-bit entry has other call numbers, so only `syscall` is accepted.
@@ -35,7 +35,7 @@ pub(crate) fn cure(process: &Process, regs: &Regs) -> Option<Regs> {
         return None;
     }
     let mut cured = *regs;
-    cured.0.rax = if ends { 0 } else { (-ERESTARTNOHAND).cast_unsigned() };
+    cured.0.rax = if ends { 0 } else { i64::from(-ERESTARTNOHAND).cast_unsigned() };
     Some(cured)
 }
 

@@ -200,10 +200,11 @@ fn context(process: &Process, regs: &Regs, mask: u64, fp_at: Avma) -> [u64; UCON
     const FLAGS: u64 = 7;
     // An invalid mode of an alternate stack: the kernel leaves the thread's alternate stack as it is.
     const ODD_STACK: u64 = 7;
-    let mut r = cure(process, regs).unwrap_or(*regs).0;
+    let cured = cure(process, regs).unwrap_or(*regs);
+    let mut r = cured.0;
     // The kernel would restart this call, but rt_sigreturn does not. So the frame leads to its `syscall`
     // instruction. The same for ERESTART_RESTARTBLOCK: its wait begins with the whole time again.
-    if r.orig_rax.cast_signed() >= 0 && matches!(-r.rax.cast_signed(), 512 | 513 | ERESTARTNOHAND | 516) {
+    if cured.syscall().is_some() && matches!(cured.error(), Some(512 | 513 | ERESTARTNOHAND | 516)) {
         r.rax = r.orig_rax;
         r.rip = r.rip.wrapping_sub(2);
     }

@@ -5,6 +5,7 @@
 //! kernel kills it when its tracer ends.
 
 use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, Wait, request};
+use crate::regs::error_of;
 use crate::step::{PATIENCE, call, os, sleep_until_report, wait};
 use crate::watchdog::Watchdog;
 use crate::{Error, Pid, Process, Regs, Remote, Sig, Tid};
@@ -22,7 +23,7 @@ pub(crate) fn double(process: &Process, tid: Tid, options: usize) -> Result<Twin
     ptrace::set_options(tid, options | TRACE_CLONE).map_err(os("setoptions", tid))?;
     // No flags, no exit signal, the same stack.
     let (result, child) = call(process, tid, libc::SYS_clone, [0; 6])?;
-    let errno = i32::try_from(-result).unwrap_or(libc::EAGAIN);
+    let errno = error_of(result).unwrap_or(libc::EAGAIN);
     let twin = Twin::begin(child.ok_or(Error::Remote { nr: libc::SYS_clone, errno })?, &regs);
     ptrace::set_options(tid, options).map_err(os("setoptions", tid))?;
     twin
