@@ -40,12 +40,15 @@ bench: setup
 	bench/servers.py --newest
 	bench/passes.py
 
-# The gain on MariaDB beside llvm-bolt's, in a build that llvm-bolt can work on. The first time an hour, and gigabytes in BOLT.
+# The gain on MariaDB beside that of offline optimizers, in a build that llvm-bolt can work on. BUILDS names them (see
+# bench/bolt_server.py); the newest llvm-bolt takes root. The first time an hour, with `pgo` two, and gigabytes in BOLT;
+# then half an hour for each load and build.
 BOLT ?= /var/tmp/whet-bolt
+BUILDS ?= bolted,bolted-newest
 bench-bolt: setup
 	cargo build --release -p whet
-	bench/bolt_server.py $(BOLT)
-	bench/bolt.py $(BOLT)
+	bench/bolt_server.py $(BOLT) --builds '$(BUILDS)'
+	bench/bolt.py $(BOLT) --builds '$(BUILDS)'
 
 # The Debian packages, to target/deb.
 deb:

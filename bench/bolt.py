@@ -1,22 +1,24 @@
 #!/usr/bin/env python3
-"""Compares what llvm-bolt gains on a server with what whet gains on it.
+"""Compares what offline optimizers gain on a server with what whet gains on it: llvm-bolt, and gcc with a
+profile.
 
 Two builds of Debian's MariaDB (bench/bolt_server.py makes them) run side by side, each with its own load. One
 load is stopped (SIGSTOP) while the window of the other is measured. The servers have one CPU, their clients
 another. Pairs of windows come in random order. There are several couples of servers, as each server has
 memory of its own; intervals resample couples first, then pairs. First the plain server runs against a second
-plain server, which gives the noise of comparing two servers. Then it runs against the server that llvm-bolt
-made with a profile of all loads. Then llvm-bolt's server runs against a plain server that whet has optimized
-live: more than 1 is what whet gains over llvm-bolt.
+plain server, which gives the noise of comparing two servers; then against one that whet has optimized live and undone
+again, which must cost the same; then against one that whet has optimized. Each offline build then runs against the
+plain server, and against a plain server that whet has optimized: more than 1 is what whet gains over the offline
+optimizer.
 
-Next the plain server runs alone, on all CPUs, with whet's clones and without, as in bench/run.py. It runs
+Then the plain server runs alone, on all CPUs, with whet's clones and without, as in bench/run.py. It runs
 once more without huge pages, as llvm-bolt's code is in huge pages only where the kernel has them for files
-(see `huge pages` in the table). Last, llvm-bolt's server runs alone in the same ways: both layouts are in one
-process, so differences between servers do not count.
+(see `huge pages` in the table). Each offline build runs alone in the same ways: both layouts are in one process, so
+differences between servers do not count.
 
-    bench/bolt.py FOLDER [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
+    bench/bolt.py FOLDER [--builds NAME,...] [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
 
-FOLDER has the servers `plain` and `bolted`.
+FOLDER has the server `plain`, which may be any MariaDB, and the offline builds. With `--builds ''` there are none.
 """
 
 import argparse
@@ -29,11 +31,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
+from bolt_server import BUILDS, builds  # noqa: E402
 from loaded import LOADS, READS, ROWS, TABLES, WARM_UP  # noqa: E402
 from measure import Gauge, MeasureError, Window, evaluate, machine, measure  # noqa: E402
 from memory import huge_code  # noqa: E402
@@ -45,8 +48,8 @@ from whet_cli import Whet, WhetError  # noqa: E402
 
 WINDOW, SETTLE = 0.2, 0.03
 COUPLES, THREADS = 8, 4
-# Seconds that `whet optimize` takes; the load of the other side runs as long.
-OPTIMIZE = 10.0
+# Seconds that `whet optimize` takes, about; the load of the other side runs as long.
+OPTIMIZE = 12.0
 
 
 class Side:
@@ -102,8 +105,17 @@ class Side:
         finish(self.load, self.server)
 
 
+@dataclass
+class Live:
+    """What whet does to the server `with` of each couple, and the state in which that server is then."""
+
+    whet: Whet
+    commands: list[str]
+    state: str
+
+
 def couple(
-    load_name: str, programs: dict[str, Path], pairs: range, group: int, live: Whet | None, rng: random.Random
+    load_name: str, programs: dict[str, Path], pairs: range, group: int, live: Live | None, rng: random.Random
 ) -> tuple[list[Window], dict[str, int]]:
     """Returns the windows of two servers in turn, and the bytes of code in huge pages of each."""
     with ExitStack() as stack:
@@ -114,7 +126,8 @@ def couple(
             side.warm_up()
             side.pin()
             if live and name == "with":
-                live.run("optimize", side.server.pid)
+                for command in live.commands:
+                    live.whet.run(command, side.server.pid)
             elif live:
                 time.sleep(OPTIMIZE)
             side.halt()
@@ -123,15 +136,15 @@ def couple(
             rng.shuffle(order)
             windows += [replace(sides[name].window(pair, name), group=group) for name in order]
         huge = {name: huge_code(side.server.pid) for name, side in sides.items()}
-        if live and (state := live.state(sides["with"].server.pid)) != "optimized":
+        if live and (state := live.whet.state(sides["with"].server.pid)) != live.state:
             raise WhetError(f"the server is {state} after its windows")
         for side in sides.values():
             side.finish()
     return windows, huge
 
 
-def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, live: Whet | None = None) -> dict:
-    """Measures couples of servers. With `live`, whet optimizes the server `with` of each couple."""
+def side_by_side(load_name: str, programs: dict[str, Path], args: argparse.Namespace, live: Live | None = None) -> dict:
+    """Measures couples of servers."""
     windows, huge, rng = [], [], random.Random(args.seed)
     for group in range(COUPLES):
         pairs = range(args.pairs * group // COUPLES, args.pairs * (group + 1) // COUPLES)
@@ -167,25 +180,31 @@ def in_one(load_name: str, name: str, program: Path, args: argparse.Namespace) -
 
 def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
     """Runs the comparisons of one load: yields name and figures of each."""
-    plain, bolted = args.folder / "plain", args.folder / "bolted"
-    yield "nothing", side_by_side(load_name, {"without": plain, "with": plain}, args)
-    yield "llvm-bolt", side_by_side(load_name, {"without": plain, "with": bolted}, args)
-    yield "whet over llvm-bolt", side_by_side(load_name, {"without": bolted, "with": plain}, args, live=args.whet)
-    yield from in_one(load_name, "whet", plain, args).items()
-    yield from in_one(load_name, "whet on llvm-bolt's", bolted, args).items()
+    plain = args.folder / "plain"
+    same = {"without": plain, "with": plain}
+    yield "nothing", side_by_side(load_name, same, args)
+    yield "whet, undone", side_by_side(load_name, same, args, Live(args.whet, ["optimize", "undo"], "undone"))
+    optimized = Live(args.whet, ["optimize"], "optimized")
+    yield "whet", side_by_side(load_name, same, args, optimized)
+    for name in args.builds:
+        other = args.folder / name
+        yield name, side_by_side(load_name, {"without": plain, "with": other}, args)
+        yield f"whet over {name}", side_by_side(load_name, {"without": other, "with": plain}, args, optimized)
+    for name in ["plain", *args.builds]:
+        yield from in_one(load_name, f"whet in one server, {name}", args.folder / name, args).items()
 
 
 def row(load_name: str, tool: str, g: dict) -> list[str]:
     """Returns the row of one comparison."""
-    user = f"x{g['user_cpu_per_query'] or 0:.2f}"
     huge = f"{g['huge_code_bytes'] / (1 << 20):.0f} MiB"
-    return [load_name, tool, cell(g["cpu_per_query"]), user, cell(g["throughput"]), huge]
+    return [load_name, tool, cell(g["cpu_per_query"]), cell(g["user_cpu_per_query"]), cell(g["throughput"]), huge]
 
 
 def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder", type=Path)
+    p.add_argument("--builds", type=builds, default=["bolted"], metavar="NAME,...", help=f"of {', '.join(BUILDS)}")
     p.add_argument("--whet", type=Whet, default=None)
     p.add_argument("--pairs", type=int, default=150)
     p.add_argument("--seed", type=int, default=1)
@@ -197,6 +216,8 @@ def main() -> int:
     if len(os.sched_getaffinity(0)) < 2:
         p.error("needs two CPUs")
     args.folder = args.folder.absolute()
+    if missing := [name for name in ["plain", *args.builds] if not (args.folder / name).is_file()]:
+        p.error(f"{args.folder} has no {missing[0]}; bench/bolt_server.py builds it")
     args.whet = args.whet or Whet()
     args.json.parent.mkdir(parents=True, exist_ok=True)
     results = []
@@ -212,7 +233,7 @@ def main() -> int:
     except (FetchError, MeasureError, MysqlError, ServerError, WhetError, OSError) as e:
         print(f"bolt: {e}", file=sys.stderr)
         return 1
-    head = ["load", "tool", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "huge pages"]
+    head = ["load", "tool", "CPU per query (95% interval)", "user CPU per query", "throughput", "huge pages"]
     print(table(head, [row(r["load"], tool, g) for r in results for tool, g in r["tools"].items()]))
     return 0
 

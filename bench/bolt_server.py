@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Builds the two servers that bench/bolt.py compares: Debian's MariaDB with relocations, plain and optimized
-by llvm-bolt.
+"""Builds the servers that bench/bolt.py compares: Debian's MariaDB with relocations, the same optimized offline by
+llvm-bolt, and one that gcc optimized with a profile.
 
-    bench/bolt_server.py FOLDER [--jobs N] [LOAD...]
+    bench/bolt_server.py FOLDER [--jobs N] [--builds NAME,...] [LOAD...]
 
-Debian's source package is compiled as Debian compiles it, with three differences. llvm-bolt needs relocations
-and symbols in the file, and no functions split by the compiler. There is no debug information. Engines and
-plugins that no load here uses are left out. This takes about half an hour on two cores and 4 GB. Then
-llvm-bolt's instrumented server runs under the loads, and one profile of all loads gives the layout. The
-results are FOLDER/plain and FOLDER/bolted. Existing files are not built again: remove FOLDER/profile.fdata
-for other loads, FOLDER/bolted for other options. Other users must be able to reach FOLDER, as servers do not
-run as root, but not to write to it.
+    plain          Debian's source package, compiled as Debian compiles it, with three differences: llvm-bolt needs
+                   relocations and symbols in the file, and no functions split by the compiler; there is no debug
+                   information; engines and plugins that no load here uses are left out
+    bolted         `plain`, laid out by llvm-bolt 16 with the profile of its own instrumented server
+    bolted-newest  `plain`, optimized by Debian unstable's llvm-bolt with the same profile and passes beyond layout
+    pgo            the same source, compiled twice by gcc: with counters, then with their profile
 
-Needs the source packages of the machine's own release, from its own mirror. As root, it installs the packages
-listed below.
+A profile is of all loads. A compilation takes about half an hour on two cores and 4 GB: one for `plain`, two for `pgo`.
+The results are FOLDER/NAME. Existing files are not built again: remove a result for other options, and
+FOLDER/profile.fdata as well for other loads. Other users must be able to reach FOLDER, as servers do not run as root,
+but not to write to it.
+
+Needs the source packages of the machine's own release, from its own mirror, and for `bolted-newest` root. As root, it
+installs the packages listed below.
 """
 
 import argparse
@@ -24,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,11 +39,13 @@ from loaded import LOADS, ROWS, TABLES  # noqa: E402
 from mysql_wire import MysqlError  # noqa: E402
 from server import Load, Server, ServerError, exit_on_signals  # noqa: E402
 from servers import FetchError  # noqa: E402
-from servers.fetch import debian_source, private_apt  # noqa: E402
-from servers.room import die_with_parent  # noqa: E402
+from servers.fetch import cached, debian_source, from_debian_unstable, private_apt  # noqa: E402
+from servers.room import die_with_parent, usr_of  # noqa: E402
 
 # The path at which llvm-bolt finds its runtime library. Through /usr/bin it does not find it.
 BOLT = "/usr/lib/llvm-16/bin/llvm-bolt"
+# Debian unstable's package, and where it has the program.
+NEWEST, NEWEST_BOLT = "bolt-23", "/usr/lib/llvm-23/bin/llvm-bolt"
 INCLUDE = "/usr/include"
 NEEDED = [
     *("bison=bison", f"{BOLT}=bolt-16", "cmake=cmake", "dpkg-source=dpkg-dev", "g++=g++", "make=make"),
@@ -64,16 +70,27 @@ LAYOUT = [
     *("-reorder-blocks=ext-tsp", "-reorder-functions=hfsort+", "-split-functions", "-split-all-cold", "-split-eh"),
     *("-icf=1", "-plt=hot", "-hugify", "-dyno-stats"),
 ]
-# The instrumented server has a tenth of the usual speed.
+NEWEST_LAYOUT = [
+    *("-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-strategy=cdsplit"),
+    *("-split-all-cold", "-split-eh", "-icf=all", "-plt=hot", "-hugify", "-dyno-stats"),
+    *("-inline-small-functions", "-icp=all", "-simplify-rodata-loads", "-peepholes=all", "-frame-opt=hot"),
+]
+# llvm-bolt's instrumented server has a tenth of the usual speed.
 SECONDS_PER_LOAD = 60
 
 
-def run(*command: object, folder: Path | None = None) -> None:
+def run(*command: object, folder: Path | None = None, usr: Path | None = None) -> None:
     """Runs one command, whose output goes to that of this program. The command ends with this program, with
-    all it started."""
+    all it started. It sees the /usr of the root folder `usr`, if one is given."""
     print("+", *command, file=sys.stderr, flush=True)
     words = [str(word) for word in command]
-    with subprocess.Popen(words, cwd=folder, process_group=0, preexec_fn=die_with_parent) as child:
+
+    def enter() -> None:
+        if usr is not None:
+            usr_of(usr)
+        die_with_parent()
+
+    with subprocess.Popen(words, cwd=folder, process_group=0, preexec_fn=enter) as child:
         try:
             code = child.wait()
         except BaseException:
@@ -116,41 +133,39 @@ def flags(name: str) -> str:
     return " ".join(word for word in said.split() if word != "-g" and not word.startswith("-ffile-prefix-map"))
 
 
-def plain(folder: Path, jobs: int) -> Path:
-    """Builds the server with its relocations."""
-    made = folder / "plain"
+def compiled(folder: Path, name: str, build: str, compiler: str, linker: str, jobs: int) -> Path:
+    """Builds the server in the folder `build` as the file `name`, with more flags for compiler and linker."""
+    made = folder / name
     if not made.exists():
-        tree, build = source(folder), folder / "build"
-        build.mkdir(exist_ok=True)
+        tree, place = source(folder), folder / build
+        place.mkdir(exist_ok=True)
         each = {
-            f"CMAKE_{language}_FLAGS": f"{flags(variable)} {flags('CPPFLAGS')} {WHOLE}"
+            f"CMAKE_{language}_FLAGS": f"{flags(variable)} {flags('CPPFLAGS')} {compiler}"
             for language, variable in (("C", "CFLAGS"), ("CXX", "CXXFLAGS"))
         }
         each |= {f"{name}_RELWITHDEBINFO": "-O2 -DNDEBUG" for name in each}
-        each["CMAKE_EXE_LINKER_FLAGS"] = f"{flags('LDFLAGS')} -Wl,--emit-relocs"
-        run("cmake", tree, *OPTIONS, *(f"-D{name}={value}" for name, value in each.items()), folder=build)
-        run("make", f"-j{jobs}", "mariadbd", folder=build)
+        each["CMAKE_EXE_LINKER_FLAGS"] = f"{flags('LDFLAGS')} {linker}"
+        run("cmake", tree, *OPTIONS, *(f"-D{name}={value}" for name, value in each.items()), folder=place)
+        run("make", f"-j{jobs}", "mariadbd", folder=place)
         with whole(made) as new:
-            shutil.copyfile(build / "sql" / "mariadbd", new)
+            shutil.copyfile(place / "sql" / "mariadbd", new)
     return made
 
 
-def profile(folder: Path, server: Path, loads: list[str]) -> Path:
-    """Counts how often each edge runs under the loads, with the instrumented server."""
-    counts, counting, place = folder / "profile.fdata", folder / "counting", folder / "counts"
-    if counts.exists():
-        return counts
-    # The server writes the counts, as another user.
+def plain(folder: Path, jobs: int) -> Path:
+    """Builds the server with its relocations."""
+    return compiled(folder, "plain", "build", WHOLE, "-Wl,--emit-relocs", jobs)
+
+
+def counted_by_server(program: Path, place: Path, loads: list[str]) -> None:
+    """Runs a server that counts under the loads. By its end it has written its counts to the folder `place`, which is
+    emptied before."""
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     if os.geteuid() == 0:
+        # The server runs as another user.
         shutil.chown(place, "mysql")
-    said = place / "profile.fdata"
-    # The server writes all counts since its start, not those of the last second: each second, and at the end.
-    options = [f"--instrumentation-file={said}", "--instrumentation-sleep-time=1", "--instrumentation-no-counters-clear"]
-    with whole(counting) as new:
-        run(BOLT, server, "-o", new, "-instrument", *options)
-    with Server(program=str(counting)) as running:
+    with Server(program=str(program)) as running:
         running.prepare(TABLES, ROWS)
         for name in loads:
             before = running.deadlocks()
@@ -159,6 +174,19 @@ def profile(folder: Path, server: Path, loads: list[str]) -> Path:
             print(f"{name}: {result}", file=sys.stderr)
             if not result.clean_but_for(running.deadlocks() - before):
                 raise ServerError(f"{name}: a query failed: {result}")
+
+
+def profile(folder: Path, server: Path, loads: list[str]) -> Path:
+    """Counts how often each edge runs under the loads, with llvm-bolt's instrumented server."""
+    counts, counting, place = folder / "profile.fdata", folder / "counting", folder / "counts"
+    if counts.exists():
+        return counts
+    said = place / "profile.fdata"
+    # The server writes all counts since its start, not those of the last second: each second, and at the end.
+    options = [f"--instrumentation-file={said}", "--instrumentation-sleep-time=1", "--instrumentation-no-counters-clear"]
+    with whole(counting) as new:
+        run(BOLT, server, "-o", new, "-instrument", *options)
+    counted_by_server(counting, place, loads)
     # A separate process writes the counts, and ends a moment after the server.
     time.sleep(5)
     with whole(counts) as new:
@@ -166,11 +194,66 @@ def profile(folder: Path, server: Path, loads: list[str]) -> Path:
     return counts
 
 
+def bolted(folder: Path, jobs: int, loads: list[str]) -> None:
+    """Lays `plain` out by llvm-bolt 16."""
+    server = plain(folder, jobs)
+    counts = profile(folder, server, loads)
+    with whole(folder / "bolted") as new:
+        run(BOLT, server, "-o", new, f"-data={counts}", *LAYOUT)
+
+
+def newest() -> Path:
+    """Returns the root folder with Debian unstable's llvm-bolt."""
+    if os.geteuid() != 0:
+        raise FetchError("programs that bring their own libc run on a /usr of their own: that takes root")
+    return cached(NEWEST, lambda into: from_debian_unstable(NEWEST, "", into))
+
+
+def bolted_newest(folder: Path, jobs: int, loads: list[str]) -> None:
+    """Optimizes `plain` by Debian unstable's llvm-bolt."""
+    server = plain(folder, jobs)
+    counts = profile(folder, server, loads)
+    with whole(folder / "bolted-newest") as new:
+        run(NEWEST_BOLT, server, "-o", new, f"-data={counts}", *NEWEST_LAYOUT, usr=newest())
+
+
+def pgo(folder: Path, jobs: int, loads: list[str]) -> None:
+    """Builds the server with gcc's profile. Both builds are in folders of one path, as gcc finds an object's counts by
+    its path."""
+    build, counts = "build-pgo", folder / "pgo-counts"
+    counting = f"-fprofile-generate={counts} -fprofile-update=prefer-atomic"
+    counted_by_server(compiled(folder, "pgo-counting", build, counting, counting, jobs), counts, loads)
+    if not any(counts.glob("*mysqld.cc.gcda")):
+        raise ServerError(f"the server wrote no counts to {counts}")
+    # make does not know that objects depend on counts.
+    shutil.rmtree(folder / build)
+    # Counts are written while threads still run, so they may not add up. Code that no load reached has none.
+    counted = f"-fprofile-use={counts} -fprofile-correction -fprofile-partial-training -Wno-missing-profile"
+    compiled(folder, "pgo", build, f"{counted} -Wno-error=coverage-mismatch", "", jobs)
+
+
+# What can be built besides `plain`.
+BUILDS: dict[str, Callable[[Path, int, list[str]], None]] = {
+    "bolted": bolted,
+    "bolted-newest": bolted_newest,
+    "pgo": pgo,
+}
+
+
+def builds(words: str) -> list[str]:
+    """Parses names of builds; no word means none."""
+    names = words.split(",") if words else []
+    if unknown := set(names) - set(BUILDS):
+        raise argparse.ArgumentTypeError(f"{unknown.pop()} is none of {', '.join(BUILDS)}")
+    return names
+
+
 def main() -> int:
     exit_on_signals()
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder", type=Path)
     p.add_argument("--jobs", type=int, default=2)
+    p.add_argument("--builds", type=builds, default=["bolted"], metavar="NAME,...", help=f"of {', '.join(BUILDS)}")
     p.add_argument("loads", nargs="*", default=LOADS)
     args = p.parse_intermixed_args()
     folder = args.folder.absolute()
@@ -179,16 +262,17 @@ def main() -> int:
         if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
             raise PermissionError(f"{folder} is somebody else's")
         folder.chmod(0o755)
-        server = plain(folder, args.jobs)
-        bolted = folder / "bolted"
-        if not bolted.exists():
-            counts = profile(folder, server, args.loads)
-            with whole(bolted) as new:
-                run(BOLT, server, "-o", new, f"-data={counts}", *LAYOUT)
-    except (FetchError, MysqlError, ServerError, OSError, subprocess.CalledProcessError) as e:
+        if "bolted-newest" in args.builds:
+            # If it cannot be had, that is told before an hour of compiling.
+            newest()
+        plain(folder, args.jobs)
+        for name in args.builds:
+            if not (folder / name).exists():
+                BUILDS[name](folder, args.jobs, args.loads)
+    except (FetchError, MysqlError, ServerError, OSError, subprocess.SubprocessError) as e:
         print(f"bolt_server: {e}", file=sys.stderr)
         return 1
-    print(f"{server}\n{bolted}")
+    print("\n".join(str(folder / name) for name in ["plain", *args.builds]))
     return 0
 
 

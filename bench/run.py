@@ -64,13 +64,13 @@ def bench(load_name: str, args: argparse.Namespace) -> dict:
     }
 
 
-def cell(ratio: dict) -> str:
+def cell(ratio: dict | None) -> str:
     """Formats a ratio with its interval."""
-    return f"x{ratio['ratio']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
+    return "-" if ratio is None else f"x{ratio['ratio']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
 GAIN = [
-    "load", "CPU per query (95% interval)", "user CPU, pooled", "throughput", "A/A control",
+    "load", "CPU per query (95% interval)", "user CPU per query", "throughput", "A/A control",
 ]  # fmt: skip
 COST = [
     "load", "optimize", "of it counting", "warm start", "whet's CPU", "whet's peak", "longest stop", "functions", "of user samples",
@@ -84,7 +84,7 @@ def gain_row(r: dict) -> list[str]:
     return [
         r["load"],
         cell(gain["cpu_per_query"]),
-        f"x{gain['user_cpu_per_query'] or 0:.2f}",
+        cell(gain["user_cpu_per_query"]),
         cell(gain["throughput"]),
         cell(null["cpu_per_query"]),
     ]

@@ -18,7 +18,7 @@ The figures are ratios: 1.00 is no difference, more is a gain.
   CPU per query        the server's CPU time per query, without / with     (the one to quote: the client is not in it)
   throughput           queries per second, with / without
   user CPU per query   as the first, user mode alone, pooled over all windows of a side (the kernel splits user from
-                       system by sampling ticks, too coarse for single windows)
+                       system by sampling ticks, too coarse for single windows); its interval resamples whole pairs
 """
 
 import argparse
@@ -32,6 +32,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from mysql_wire import Connection, MysqlError
 from server import exit_on_signals
@@ -39,6 +40,7 @@ from whet_cli import Whet, WhetError
 
 RESAMPLES = 10_000
 TICK = 1 / os.sysconf("SC_CLK_TCK")
+T = TypeVar("T")
 
 
 class MeasureError(Exception):
@@ -183,20 +185,22 @@ def take_windows(
     return windows
 
 
-def bootstrap(groups: list[list[float]], rng: random.Random, resamples: int = RESAMPLES) -> Estimate:
-    """Returns the median, with the 95% interval of the percentile bootstrap: groups are drawn, then ratios in
-    each group."""
+def bootstrap(
+    groups: list[list[T]], rng: random.Random, resamples: int = RESAMPLES, of: Callable[[list[T]], float] = median
+) -> Estimate:
+    """Returns a figure of all values, the median by default, with the 95% interval of the percentile bootstrap: groups
+    are drawn, then values in each group."""
 
     def resampled() -> float:
         drawn = rng.choices(groups, k=len(groups)) if len(groups) > 1 else groups
-        return median(ratio for group in drawn for ratio in rng.choices(group, k=len(group)))
+        return of([value for group in drawn for value in rng.choices(group, k=len(group))])
 
-    medians = sorted(resampled() for _ in range(resamples))
+    figures = sorted(resampled() for _ in range(resamples))
 
     def at(share: float) -> float:
-        return medians[round(share * (resamples - 1))]
+        return figures[round(share * (resamples - 1))]
 
-    return Estimate(median(ratio for group in groups for ratio in group), at(0.025), at(0.975))
+    return Estimate(of([value for group in groups for value in group]), at(0.025), at(0.975))
 
 
 def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
@@ -207,14 +211,14 @@ def whole_pairs(windows: list[Window]) -> list[dict[str, Window]]:
     return [p for p in pairs.values() if len(p) == 2 and all(w.queries > 0 and w.cpu > 0 for w in p.values())]
 
 
-def user_gain(pairs: list[dict[str, Window]]) -> float | None:
-    """Returns user CPU per query without clones over with clones, pooled. None if the windows had no tick."""
+def user_gain(pairs: list[dict[str, Window]]) -> float:
+    """Returns user CPU per query without clones over with clones, pooled, since single windows have few ticks."""
 
     def per_query(side: str) -> float:
-        return sum(p[side].user for p in pairs) / sum(p[side].queries for p in pairs)
+        # In a resample, a side without a tick counts as one with a tick.
+        return max(TICK, sum(p[side].user for p in pairs)) / sum(p[side].queries for p in pairs)
 
-    with_ = per_query("with")
-    return per_query("without") / with_ if with_ else None
+    return per_query("without") / per_query("with")
 
 
 def evaluate(windows: list[Window], rng: random.Random) -> dict:
@@ -243,17 +247,20 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
             "user_share": user / (user + system) if user + system else 0.0,
         }
 
+    ticks = all(any(p[name].user for p in whole) for name in ("with", "without"))
+    grouped: dict[int, list[dict[str, Window]]] = {}
+    for p in whole:
+        grouped.setdefault(p["with"].group, []).append(p)
+    groups = list(grouped.values())
+
     def estimate(ratio: Callable[[dict[str, Window]], float]) -> dict:
-        groups: dict[int, list[float]] = {}
-        for p in whole:
-            groups.setdefault(p["with"].group, []).append(ratio(p))
-        return asdict(bootstrap(list(groups.values()), rng))
+        return asdict(bootstrap([list(map(ratio, group)) for group in groups], rng))
 
     return {
         "cpu_per_query": estimate(lambda p: per_query(p["without"]) / per_query(p["with"])),
         "throughput": estimate(lambda p: rate(p["with"]) / rate(p["without"])),
-        # No interval: each side gives one number.
-        "user_cpu_per_query": user_gain(whole),
+        # Without a tick there is nothing to compare.
+        "user_cpu_per_query": asdict(bootstrap(groups, rng, of=user_gain)) if ticks else None,
         "with": side("with"),
         "without": side("without"),
         "pairs_used": len(whole),
@@ -297,7 +304,7 @@ def measure(
         "pause_seconds": pause,
         "null": null,
         "seed": seed,
-        "estimate": "median of paired ratios",
+        "estimate": "median of paired ratios; of user CPU, the ratio pooled over all windows",
         "interval": f"95%, percentile bootstrap, {RESAMPLES} resamples",
         "took_seconds": round(time.monotonic() - began, 1),
     }
@@ -314,15 +321,14 @@ def table(result: dict) -> str:
     def line(name: str, key: str, digits: int, ratio: str) -> str:
         return f"  {name:<22}{result['without'][key]:>10,.{digits}f}{result['with'][key]:>10,.{digits}f}   {ratio}"
 
-    def interval(e: dict) -> str:
-        return f"x{e['ratio']:.3f}  (95%: {e['low']:.3f} to {e['high']:.3f})"
+    def interval(e: dict | None) -> str:
+        return "-" if e is None else f"x{e['ratio']:.3f}  (95%: {e['low']:.3f} to {e['high']:.3f})"
 
-    user = result["user_cpu_per_query"]
     lines = [
         f"  {'':<22}{left:>10}{right:>10}   gain" if not method["null"] else f"  {'A/A control':<22}{left:>10}{right:>10}",
         line("CPU per query, us", "cpu_us_per_query", 2, interval(result["cpu_per_query"])),
         line("queries per second", "queries_per_second", 0, interval(result["throughput"])),
-        line("user CPU per query, us", "user_cpu_us_per_query", 2, f"x{user:.3f}  (pooled)" if user else "-"),
+        line("user CPU per query, us", "user_cpu_us_per_query", 2, interval(result["user_cpu_per_query"])),
         f"  {result['pairs_used']} pairs of {method['window_seconds']} s windows in random order (seed {method['seed']})"
         + (f", {result['pairs_void']} void" if result["pairs_void"] else "")
         + f"; {here['cpu']}, {here['cores']} cores, Linux {here['kernel']}",
