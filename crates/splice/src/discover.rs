@@ -50,6 +50,15 @@ impl Installed {
         self.caches.iter().filter(|c| !c.header.counting).map(|c| c.header.generation).max().unwrap_or(0)
     }
 
+    /// Returns the number of the next generation.
+    ///
+    /// # Errors
+    /// [`Error::Journal`] if there is none. Only a forged journal has the last number.
+    pub fn next_generation(&self) -> Result<u32, Error> {
+        let last = Error::Journal { at: self.anchor.at, what: "its generation has the last number" };
+        self.generation().checked_add(1).ok_or(last)
+    }
+
     /// Returns the version of the format if a later whet has changed the target. This version can then only
     /// show the status and undo the changes.
     #[must_use]

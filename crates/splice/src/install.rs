@@ -232,7 +232,7 @@ pub fn install(
     if let Some(e) = earlier.filter(|e| e.may_count()) {
         quiet::silence(process, e, policy, &mut ToggleReport::default())?;
     }
-    let generation = earlier.map_or(0, Installed::generation) + 1;
+    let generation = earlier.map_or(Ok(1), Installed::next_generation)?;
     plan.check(known.as_ref())?;
     let mut times = InstallTimes { stopping: laps.next(), ..InstallTimes::default() };
     let installation = Installation { process, earlier, plan, policy };

@@ -173,7 +173,7 @@ pub struct Header {
     pub data: AvmaRange,
     /// The clones' `.eh_frame_hdr`.
     pub eh_frame_hdr: Avma,
-    /// Bytes of clones, without padding to the mapping's end.
+    /// Bytes of clones, without padding to the mapping's end; at most the mapping's length.
     pub code_bytes: u64,
     /// The address range of the records.
     pub records: AvmaRange,
@@ -212,7 +212,10 @@ impl Header {
     }
 }
 
-/// Reads a header.
+/// The end of the addresses that a process can have, with page tables of five levels (Intel SDM, volume 3, 4.5).
+const USER_END: Avma = Avma(1 << 56);
+
+/// Reads a header. Any process can write one, so what is returned is bounded: see [`Header::code_bytes`].
 ///
 /// # Errors
 /// [`Error::Journal`] if the bytes are not a journal of this version, or contradict themselves.
@@ -235,7 +238,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     let range = |o: usize| AvmaRange::new(Avma(u64_at(o)), Avma(u64_at(o + 8)));
     // The content of these tables is known only for this version.
     let table = |o: usize| if is_newer { AvmaRange::with_len(at, 0) } else { range(o) };
-    let header = Header {
+    let mut header = Header {
         generation: u32_at(12),
         state: State::from_code(u32_at(16)).ok_or_else(|| bad("no such state"))?,
         index: u32_at(20),
@@ -264,6 +267,9 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
         if r.end < r.start || r.len() > 1 << 30 {
             return Err(bad("a range of impossible size"));
         }
+        if r.end > USER_END {
+            return Err(bad("a range outside the addresses of processes"));
+        }
     }
     for r in [header.records, header.map, header.notes] {
         if !r.is_empty() && !header.data.covers(&r) {
@@ -273,6 +279,8 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
     if !header.records.len().is_multiple_of(RECORD_LEN as u64) {
         return Err(bad("records of odd length"));
     }
+    // A later version may count other bytes here. No word of a process leads to more than its mapping.
+    header.code_bytes = header.code_bytes.min(header.text.len());
     Ok(header)
 }
 
@@ -397,9 +405,19 @@ mod tests {
         let mut earlier = h.write();
         earlier[8] = 1;
         assert!(parse_header(&earlier, h.data.start).is_err());
+        let mut high = header();
+        high.text = AvmaRange::new(Avma(u64::MAX - 4095), Avma(u64::MAX));
+        assert!(parse_header(&high.write(), high.data.start).is_err());
         let mut out = header();
         out.records = AvmaRange::new(Avma(0x10), Avma(0x30));
         assert!(parse_header(&out.write(), out.data.start).is_err());
+    }
+
+    #[test]
+    fn no_header_has_more_code_than_its_mapping() {
+        let forged = Header { code_bytes: u64::MAX, ..header() };
+        let read = parse_header(&forged.write(), forged.data.start).unwrap();
+        assert_eq!(read.code_bytes, forged.text.len());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn reinstate(
     policy: &Policy,
 ) -> Result<(u32, ToggleReport), Error> {
     crate::finishing::publish(process, &mut installed.anchor.clone())?;
-    let number = installed.generation() + 1;
+    let number = installed.next_generation()?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     let mut now = installed.clone();

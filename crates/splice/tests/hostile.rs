@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use addr::{Addr, Avma, AvmaRange, ReadMemory, Unreadable};
-use splice::{Anchor, Header, MAX_REGIONS, State, decode_stub, discover};
+use splice::{Anchor, Error, Header, MAX_REGIONS, State, decode_stub, discover};
 
 const ANCHOR: Avma = Avma(0x7f00_0000_1000);
 const JOURNAL: Avma = Avma(0x7f00_0020_0000);
@@ -60,6 +60,20 @@ fn a_valid_anchor_is_found() {
     let found = look(&memory()).unwrap();
     assert_eq!((found.generation(), found.state(), found.caches.len()), (1, State::Applied, 1));
     assert_eq!(found.mapped_bytes(), 8192);
+}
+
+/// The journal's words are as large as they can be: sums of them and numbers behind them do not overflow.
+#[test]
+fn a_journal_of_extreme_words_has_bounded_figures() {
+    let mut memory = memory();
+    let [_, (_, journal)] = &mut memory.0;
+    journal[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+    journal[20..28].copy_from_slice(&[0xff; 8]);
+    journal[32..48].copy_from_slice(&[0xff; 16]);
+    journal[136..144].copy_from_slice(&[0xff; 8]);
+    let found = look(&memory).unwrap();
+    assert_eq!((found.generation(), found.caches[0].header.code_bytes), (u32::MAX, 4096));
+    assert!(matches!(found.next_generation(), Err(Error::Journal { .. })));
 }
 
 /// The one-second form of the fuzz target: arbitrary bytes cause no panic.

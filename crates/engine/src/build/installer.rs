@@ -173,7 +173,7 @@ impl Installer<'_, '_> {
         let anchor_at = Self::place_anchor(&built, &caches)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
         if in_files {
-            let generation = installed.map_or(0, splice::Installed::generation) + 1;
+            let generation = installed.map_or(Ok(1), splice::Installed::next_generation)?;
             code_files::prepare(&mut caches, target, &code_files::names(self.program, &built), generation)?;
         }
         // Clones that are soon removed are not worth a huge page.

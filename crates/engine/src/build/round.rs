@@ -84,6 +84,9 @@ pub(crate) fn read(bytes: &[u8]) -> Option<(Offsets, Vec<FunctionPlan>)> {
         let mut long = || Some(u64::from(word()?) | u64::from(word()?) << 32);
         let (entry, hash) = (Avma(long()?), long()?);
         let (first, watched, whole) = (word()?, word()?, word()? == 1);
+        if [first, watched].iter().any(|offset| !(offsets.from..=offsets.to).contains(offset)) {
+            return None;
+        }
         let mut links = Vec::new();
         for _ in 0..word()? {
             links.push(word()?);
@@ -116,6 +119,10 @@ mod tests {
         assert_eq!(read(&write(OFFSETS, &[])), Some((OFFSETS, vec![])));
         assert_eq!(read(&write(Offsets { from: 48, ..OFFSETS }, &[])), None);
         assert_eq!(read(&write(Offsets { to: u32::MAX, ..OFFSETS }, &[])), None);
+        for (first, watched) in [(0, 40), (8, u32::MAX - 3)] {
+            let outside = FunctionPlan { first, watched, ..plan(0x1000, &[]) };
+            assert_eq!(read(&write(OFFSETS, &[outside])), None, "{first} {watched}");
+        }
     }
 
     /// The one-second form of the fuzz target: any bytes, no panic.

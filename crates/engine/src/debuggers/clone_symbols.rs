@@ -83,7 +83,7 @@ pub(crate) fn frames(mem: &dyn ReadMemory, installed: &Installed) -> Result<Clon
     for region in &anchor.regions {
         let cache = installed.caches.iter().map(|c| &c.header).find(|h| h.data.start == region.journal);
         let (text, end) = match cache {
-            Some(h) => (AvmaRange::with_len(h.text.start, h.code_bytes.min(h.text.len())), h.records.start),
+            Some(h) => (AvmaRange::with_len(h.text.start, h.code_bytes), h.records.start),
             // Tables behind the code, in the same mapping.
             None if region.text.contains(region.eh_frame_hdr) => (region.text, region.text.end),
             None => (region.text, anchor.at.add(region.text.len())),

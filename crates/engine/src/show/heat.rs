@@ -117,8 +117,9 @@ pub(crate) fn heat(target: &Target, installed: &Installed, image: &Image, profil
         }
     }
     for c in &newest {
-        let code = AvmaRange::with_len(c.header.text.start, c.header.code_bytes.min(c.header.text.len()));
-        spaces.push((format!("code cache {} of {}", c.header.index + 1, c.header.caches), true, code));
+        let code = AvmaRange::with_len(c.header.text.start, c.header.code_bytes);
+        let number = u64::from(c.header.index) + 1;
+        spaces.push((format!("code cache {number} of {}", c.header.caches), true, code));
     }
     Some(Heat { functions, left_out, before: side(&before, &spaces), after: side(&after, &spaces) })
 }
