@@ -107,11 +107,16 @@ class Side:
 
 @dataclass
 class Live:
-    """What whet does to the server `with` of each couple, and the state in which that server is then."""
+    """The state to which whet brings the server `with` of each couple: `optimized`, or optimized and `undone`."""
 
     whet: Whet
-    commands: list[str]
     state: str
+
+    def bring(self, pid: int) -> None:
+        """Brings a server to that state."""
+        self.whet.run("optimize", pid)
+        if self.state == "undone":
+            self.whet.run("undo", pid)
 
 
 def couple(
@@ -126,8 +131,7 @@ def couple(
             side.warm_up()
             side.pin()
             if live and name == "with":
-                for command in live.commands:
-                    live.whet.run(command, side.server.pid)
+                live.bring(side.server.pid)
             elif live:
                 time.sleep(OPTIMIZE)
             side.halt()
@@ -183,8 +187,8 @@ def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dic
     plain = args.folder / "plain"
     same = {"without": plain, "with": plain}
     yield "nothing", side_by_side(load_name, same, args)
-    yield "whet, undone", side_by_side(load_name, same, args, Live(args.whet, ["optimize", "undo"], "undone"))
-    optimized = Live(args.whet, ["optimize"], "optimized")
+    yield "whet, undone", side_by_side(load_name, same, args, Live(args.whet, "undone"))
+    optimized = Live(args.whet, "optimized")
     yield "whet", side_by_side(load_name, same, args, optimized)
     for name in args.builds:
         other = args.folder / name

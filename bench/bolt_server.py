@@ -262,13 +262,13 @@ def main() -> int:
         if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
             raise PermissionError(f"{folder} is somebody else's")
         folder.chmod(0o755)
-        if "bolted-newest" in args.builds:
-            # If it cannot be had, that is told before an hour of compiling.
+        wanted = [name for name in args.builds if not (folder / name).exists()]
+        if "bolted-newest" in wanted:
+            # A failure to fetch it should not come after an hour of compiling.
             newest()
         plain(folder, args.jobs)
-        for name in args.builds:
-            if not (folder / name).exists():
-                BUILDS[name](folder, args.jobs, args.loads)
+        for name in wanted:
+            BUILDS[name](folder, args.jobs, args.loads)
     except (FetchError, MysqlError, ServerError, OSError, subprocess.SubprocessError) as e:
         print(f"bolt_server: {e}", file=sys.stderr)
         return 1

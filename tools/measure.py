@@ -247,7 +247,9 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
             "user_share": user / (user + system) if user + system else 0.0,
         }
 
-    ticks = all(any(p[name].user for p in whole) for name in ("with", "without"))
+    sides = {name: side(name) for name in ("with", "without")}
+    # Without a tick there is nothing to compare.
+    ticks = all(s["user_cpu_us_per_query"] for s in sides.values())
     grouped: dict[int, list[dict[str, Window]]] = {}
     for p in whole:
         grouped.setdefault(p["with"].group, []).append(p)
@@ -259,10 +261,8 @@ def evaluate(windows: list[Window], rng: random.Random) -> dict:
     return {
         "cpu_per_query": estimate(lambda p: per_query(p["without"]) / per_query(p["with"])),
         "throughput": estimate(lambda p: rate(p["with"]) / rate(p["without"])),
-        # Without a tick there is nothing to compare.
         "user_cpu_per_query": asdict(bootstrap(groups, rng, of=user_gain)) if ticks else None,
-        "with": side("with"),
-        "without": side("without"),
+        **sides,
         "pairs_used": len(whole),
         "pairs_void": taken - len(whole),
     }

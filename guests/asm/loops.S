@@ -153,9 +153,7 @@
     end flags_kept
 
     function translate
-    push %rbx
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset rbx, 0
+    save rbx
     mov %rdi, %rbx
     mov %esi, %eax
     mov $9, %ecx
@@ -167,9 +165,7 @@
     xor %ah, %al
     loop 1b
     movzwl %ax, %eax
-    pop %rbx
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore rbx
+    restore rbx
     ret
     end translate
 

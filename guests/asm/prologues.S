@@ -130,15 +130,11 @@ leaf:
     end p_push_call
     function p_indirect_call
     lea leaf(%rip), %rax
-    push %rbx
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset rbx, 0
+    save rbx
     mov %rdi, %rbx
     call *%rax
     add %rbx, %rax
-    pop %rbx
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore rbx
+    restore rbx
     ret
     end p_indirect_call
 

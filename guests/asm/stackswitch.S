@@ -1,3 +1,5 @@
+#include "function.inc"
+
     .text
     .globl switch_stack, start_coroutine
 
@@ -6,44 +8,20 @@
     .type switch_stack, @function
 switch_stack:
     .cfi_startproc
-    push %rbx
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset rbx, 0
-    push %rbp
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset rbp, 0
-    push %r12
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset r12, 0
-    push %r13
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset r13, 0
-    push %r14
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset r14, 0
-    push %r15
-    .cfi_adjust_cfa_offset 8
-    .cfi_rel_offset r15, 0
+    save rbx
+    save rbp
+    save r12
+    save r13
+    save r14
+    save r15
     mov %rsp, (%rdi)
     mov %rsi, %rsp
-    pop %r15
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore r15
-    pop %r14
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore r14
-    pop %r13
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore r13
-    pop %r12
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore r12
-    pop %rbp
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore rbp
-    pop %rbx
-    .cfi_adjust_cfa_offset -8
-    .cfi_restore rbx
+    restore r15
+    restore r14
+    restore r13
+    restore r12
+    restore rbp
+    restore rbx
     ret
     .cfi_endproc
     .size switch_stack, . - switch_stack

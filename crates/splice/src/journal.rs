@@ -6,6 +6,7 @@
 //! map, notes. A change of this format must change [`VERSION`] and keep the part that `frozen` lists. Of a
 //! later version a reader reads only this part, and never guesses.
 
+use crate::placement::USER_END;
 use crate::{Error, frozen};
 use addr::{Addr, Avma, AvmaRange};
 
@@ -212,9 +213,6 @@ impl Header {
     }
 }
 
-/// The end of the addresses that a process can have, with page tables of five levels (Intel SDM, volume 3, 4.5).
-const USER_END: Avma = Avma(1 << 56);
-
 /// Reads a header. Any process can write one, so what is returned is bounded: see [`Header::code_bytes`].
 ///
 /// # Errors
@@ -268,7 +266,7 @@ pub fn parse_header(bytes: &[u8], at: Avma) -> Result<Header, Error> {
             return Err(bad("a range of impossible size"));
         }
         if r.end > USER_END {
-            return Err(bad("a range outside the addresses of processes"));
+            return Err(bad("a range above all mappings"));
         }
     }
     for r in [header.records, header.map, header.notes] {

@@ -5,6 +5,10 @@ use addr::{Addr, Avma, AvmaRange};
 /// Code caches begin at the boundary of a huge page.
 pub const ALIGN: u64 = 2 << 20;
 
+/// The end of the addresses at which whet maps memory: without a hint above it the kernel maps nothing there, also with
+/// page tables of five levels (Linux, Documentation/arch/x86/x86_64/5level-paging.rst).
+pub(crate) const USER_END: Avma = Avma(1 << 47);
+
 /// A 32-bit displacement reaches 2 GiB either way; the rest is a margin for instruction lengths and the bias
 /// of `displacement + operand offset` forms.
 const REACH: u64 = (2 << 30) - (16 << 20);
@@ -73,7 +77,7 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     }
     // The lowest and the highest address of a cache from which every byte reaches every byte of the hull.
     let floor = Avma(hi.0.saturating_sub(REACH).max(1 << 20));
-    let mut ceiling = Avma(lo.0.saturating_add(REACH).min(1 << 47));
+    let mut ceiling = Avma(lo.0.saturating_add(REACH).min(USER_END.0));
     if req.low {
         ceiling = ceiling.min(Avma(1 << 31));
     }
@@ -91,7 +95,7 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
 
 /// Returns the free ranges, without those into which the heap and the stack may grow.
 fn holes(mappings: &[(AvmaRange, Hole)]) -> impl Iterator<Item = AvmaRange> {
-    let last = (AvmaRange::new(Avma(1 << 47), Avma(1 << 47)), Hole::Plain);
+    let last = (AvmaRange::new(USER_END, USER_END), Hole::Plain);
     let (mut prev_end, mut prev_kind) = (Avma(0), Hole::Plain);
     mappings.iter().copied().chain([last]).map(move |(range, kind)| {
         let (mut start, mut end) = (prev_end, range.start);

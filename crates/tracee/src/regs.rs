@@ -61,11 +61,11 @@ impl std::fmt::Debug for Regs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// Registers with `rax`, inside the system call `nr`, or outside any for -1.
-    fn regs(nr: i64, rax: i64) -> Regs {
+    /// Registers with `rax`, inside the system call `nr`, or outside any for -1. The others are zero.
+    pub(crate) fn regs(nr: i64, rax: i64) -> Regs {
         // SAFETY: all fields are integers.
         let zero: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         Regs(libc::user_regs_struct { orig_rax: nr.cast_unsigned(), rax: rax.cast_unsigned(), ..zero })

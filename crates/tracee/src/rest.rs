@@ -86,8 +86,7 @@ impl Rest {
     /// they are, or if the kernel restarts the call correctly.
     pub(crate) fn of(process: &Process, tid: Tid, regs: &Regs) -> Option<Self> {
         let nr = regs.syscall()?;
-        let error = regs.error();
-        let interrupted = matches!(error, Some(libc::EINTR | 512 | 513 | ERESTARTNOHAND | 516));
+        let interrupted = regs.waited();
         if regs.result() <= 0 && !interrupted {
             return None;
         }
@@ -95,7 +94,7 @@ impl Rest {
         let rest = match slot {
             Some(slot) => Self::of_slot(process, slot, regs, interrupted)?,
             // The kernel restarts such a call as it was.
-            None if matches!(error, Some(512 | 513 | 516)) => return None,
+            None if matches!(regs.error(), Some(512 | 513 | 516)) => return None,
             None => {
                 let mut insn = [0; 2];
                 process.read(regs.ip().sub(2), &mut insn).ok()?;

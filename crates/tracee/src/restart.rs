@@ -105,6 +105,7 @@ fn is_socket(process: &Process, fd: u64) -> bool {
 mod tests {
     use super::*;
     use crate::Pid;
+    use crate::regs::tests::regs;
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -114,8 +115,7 @@ mod tests {
         let file = fs::File::open("/dev/null").unwrap();
         let [socket, file] = [socket.as_raw_fd(), file.as_raw_fd()].map(|fd| i64::from(fd).cast_unsigned());
         let may = |nr, [rdi, rsi, rdx, r10]: [u64; 4]| {
-            // SAFETY: plain integers.
-            let mut regs = Regs(unsafe { std::mem::zeroed() });
+            let mut regs = regs(nr, 0);
             (regs.0.rdi, regs.0.rsi, regs.0.rdx, regs.0.r10) = (rdi, rsi, rdx, r10);
             may_restart(&me, nr, &regs)
         };
