@@ -11,6 +11,7 @@
 //! see `vfork`. A tracee that enters vfork is detached before it waits. This escapes a thread that is seized while the
 //! kernel makes its child, a child that takes long to end, and `stop_one`.
 
+mod panics;
 mod resuming;
 mod stopping;
 
@@ -24,7 +25,7 @@ use crate::return_frame::Place;
 use crate::vfork;
 use crate::{Error, Process, Regs, Stuck, Tid};
 use resuming::SOON;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +50,12 @@ pub(crate) struct Group {
     pub(crate) place: Option<(Tid, Place)>,
     /// How many times a seize has begun or ended: odd during one.
     pub(crate) seizes: Arc<AtomicU64>,
+    /// The thread that whet works on, and the threads at which it has panicked: see `panics`.
+    at: Option<Tid>,
+    faulty: BTreeSet<Tid>,
+    /// The thread for which [`Group::rest`] panics.
+    #[cfg(test)]
+    pub(crate) panics_for: Option<Tid>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +121,10 @@ impl Group {
             reclaimed: false,
             place: None,
             seizes: Arc::default(),
+            at: None,
+            faulty: BTreeSet::new(),
+            #[cfg(test)]
+            panics_for: None,
         }
     }
 
@@ -237,13 +248,18 @@ impl Group {
                 Wait::NotOurs => {
                     self.threads.remove(&tid);
                 }
-                Wait::Stopped(stop) => self.stopped(tid, stop)?,
+                Wait::Stopped(stop) => self.on(tid, |group| group.stopped(tid, stop))?,
             }
         }
         Ok(self.late().count())
     }
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
+        if self.faulty.contains(&tid) {
+            let signal = if let Stop::Signal(sig) = stop { Some(sig) } else { None };
+            self.detach(tid, signal);
+            return Ok(());
+        }
         if matches!(stop, Stop::Clone | Stop::Vfork) {
             self.created(tid, stop)?;
         }

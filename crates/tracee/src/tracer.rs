@@ -5,7 +5,7 @@
 //! includes threads that never came to a stop (vfork parents), which no call can detach.
 //!
 //! The thread ends when every interrupted thread has come to rest and been resumed. If that takes long, the
-//! thread lingers.
+//! thread lingers. This holds for a job that panics, too.
 //!
 //! While a seize waits for an exec (see `reaper`), the thread that waits for the tracing thread reaps.
 
@@ -13,6 +13,7 @@ use crate::group::Group;
 use crate::linger;
 use crate::priority::Raised;
 use crate::{Error, Process, reaper};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -47,19 +48,16 @@ impl Tracer {
         let (lingering, lingers) = channel();
         let body = move || {
             let raised = Raised::own();
-            // Declared after the priority, so dropped before it.
             let mut group = group;
-            for job in inbox {
-                job(&mut group);
-            }
-            if !group.wind_down() && !group.is_child() {
+            // A panic ends the jobs: its caller and later ones get an error.
+            let _ = catch_unwind(AssertUnwindSafe(|| inbox.into_iter().for_each(|job| job(&mut group))));
+            if !group.insist(Group::wind_down) && !group.is_child() {
                 // No caller waits for this any more.
                 drop(raised);
                 let end = linger::begin();
                 let _ = lingering.send(());
-                group.linger(&end);
+                group.insist(|group| group.linger(&end));
             }
-            // Here, or by unwinding, the group is dropped and resumes all in order. Then the thread ends.
         };
         let thread = std::thread::Builder::new().name(TRACER_NAME.into()).spawn(body);
         let thread = Some(thread.map_err(|_| Error::TracerLost)?);
@@ -108,8 +106,112 @@ impl Drop for Tracer {
         if let Some(thread) = self.thread.take()
             && self.lingers.recv().is_err()
         {
-            // A panic there has resumed everything too, and the caller of the job got its error.
+            // After a panic there the kernel has resumed everything.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patience::Patience;
+    use crate::{Pid, Tid};
+    use std::collections::BTreeMap;
+    use std::process::{Child, Command};
+    use std::time::Instant;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A program with three threads in `epoll_wait`. A thread whose call fails with `EINTR` waits again, for less time.
+    struct Waiting {
+        child: Child,
+        process: Process,
+    }
+
+    impl Waiting {
+        fn start() -> Self {
+            let script = "import select, threading\n\
+                          for _ in range(3): threading.Thread(target=lambda: select.epoll().poll(120)).start()";
+            let child = Command::new("python3").args(["-c", script]).spawn().unwrap();
+            let pid = Pid(i32::try_from(child.id()).unwrap());
+            let mut waiting = Self { child, process: Process::open(pid).unwrap() };
+            waiting.until(|limits| limits.len() == 3);
+            // python3 may be a script that has started the program.
+            waiting.process = Process::open(pid).unwrap();
+            waiting
+        }
+
+        /// Returns the time limits of the waits, in milliseconds.
+        fn limits(&self) -> BTreeMap<Tid, u64> {
+            let limit = |tid: Tid| {
+                let text = self.process.text(&format!("task/{tid}/syscall")).ok()?;
+                let (nr, args) = text.split_once(' ')?;
+                let limit = args.split(' ').nth(3)?.strip_prefix("0x")?;
+                let waits = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait].contains(&nr.parse().ok()?);
+                waits.then(|| (tid, u64::from_str_radix(limit, 16).unwrap()))
+            };
+            self.process.threads().unwrap().into_iter().filter_map(limit).collect()
+        }
+
+        fn until(&self, holds: impl Fn(&BTreeMap<Tid, u64>) -> bool) {
+            let since = Instant::now();
+            while !holds(&self.limits()) {
+                assert!(since.elapsed() < LONG, "{:?}", self.limits());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            self.child.kill().unwrap();
+            self.child.wait().unwrap();
+        }
+    }
+
+    /// Stops a program, and panics as it resumes one of its threads. Checks that only this thread notices.
+    fn panics_for_one(last: impl FnOnce(&Tracer)) {
+        let waiting = Waiting::start();
+        let before = waiting.limits();
+        let first = *before.keys().next().unwrap();
+        let mut group = Group::new(&waiting.process, false);
+        group.panics_for = Some(first);
+        let tracer = Tracer::start(group).unwrap();
+        let stop = |group: &mut Group| {
+            group.seize_all()?;
+            Ok(group.stop_all(Patience::from(LONG)))
+        };
+        tracer.run(stop).unwrap().unwrap();
+        // So that the thread has less time to wait.
+        std::thread::sleep(Duration::from_millis(5));
+        last(&tracer);
+        drop(tracer);
+        let is_right = |(tid, limit): (&Tid, &u64)| match *tid == first {
+            true => limit < &before[tid],
+            false => limit == &before[tid],
+        };
+        waiting.until(|limits| limits.len() == 3 && limits.iter().all(is_right));
+        for tid in waiting.process.threads().unwrap() {
+            assert_eq!(waiting.process.thread_status(tid).unwrap().tracer_pid, 0);
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_release_is_felt_by_one_thread() {
+        panics_for_one(|tracer| assert!(matches!(tracer.call(Group::release), Err(Error::TracerLost))));
+    }
+
+    #[test]
+    fn a_panic_in_a_job_and_then_in_the_release_is_felt_by_one_thread() {
+        panics_for_one(|tracer| {
+            let answer = tracer.call(|_| panic!("on purpose"));
+            assert!(matches!(answer, Err::<(), _>(Error::TracerLost)));
+        });
+    }
+
+    #[test]
+    fn a_panic_in_the_release_at_the_end_is_felt_by_one_thread() {
+        panics_for_one(|_| {});
     }
 }

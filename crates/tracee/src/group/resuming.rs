@@ -23,16 +23,18 @@ const REENTRY: Duration = Duration::from_millis(20);
 impl Group {
     pub(super) fn let_go(&mut self, tid: Tid) {
         self.place = None;
-        match self.rest(tid) {
+        self.on(tid, |group| match group.rest(tid) {
             Some(rest) => {
-                self.finish(tid, &rest);
+                group.finish(tid, &rest);
             }
-            None => self.let_go_as_is(tid),
-        }
+            None => group.let_go_as_is(tid),
+        });
     }
 
     /// Returns the rest of the call that a thread at rest is in.
     fn rest(&self, tid: Tid) -> Option<Rest> {
+        #[cfg(test)]
+        assert_ne!(self.panics_for, Some(tid), "on purpose");
         Rest::of(
             &self.process,
             tid,
@@ -136,17 +138,18 @@ impl Group {
         let in_transfer = |regs: &Regs| {
             regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
         };
-        let transfers: Vec<Tid> =
-            self.resting().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
+        let transfers: Vec<Tid> = self.sound().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
         let since = Instant::now();
         let mut under_way = Vec::new();
         for tid in transfers {
             if since.elapsed() >= REENTRY {
                 break;
             }
-            if let Some(rest) = self.rest(tid).filter(Rest::moves) {
-                under_way.extend(self.finish(tid, &rest).map(|slot| (tid, slot)));
-            }
+            let slot = self.on(tid, |group| {
+                let rest = group.rest(tid).filter(Rest::moves)?;
+                group.finish(tid, &rest)
+            });
+            under_way.extend(slot.map(|slot| (tid, slot)));
         }
         while !under_way.is_empty() && since.elapsed() < REENTRY {
             under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
@@ -166,6 +169,11 @@ impl Group {
         followed || (!slot.is_free(&self.process) && runs())
     }
 
+    /// Returns the threads at rest at which whet has not panicked.
+    fn sound(&self) -> impl Iterator<Item = (Tid, Regs)> {
+        self.resting().filter(|(tid, _)| !self.faulty.contains(tid))
+    }
+
     /// Resumes every thread at rest.
     pub(crate) fn release(&mut self) -> StopReport {
         let resting: Vec<Tid> = self.resting().map(|(tid, _)| tid).collect();
@@ -173,25 +181,26 @@ impl Group {
         // Next come threads in no unfinished call: room for the rest of a call takes a thread at rest some
         // time.
         let mut rests = Vec::new();
-        for tid in self.resting().map(|(tid, _)| tid).collect::<Vec<_>>() {
-            match self.rest(tid) {
-                Some(rest) => rests.push((tid, rest)),
-                None => self.let_go_as_is(tid),
-            }
+        for tid in self.sound().map(|(tid, _)| tid).collect::<Vec<_>>() {
+            let rest = self.on(tid, |group| {
+                let rest = group.rest(tid);
+                if rest.is_none() {
+                    group.let_go_as_is(tid);
+                }
+                rest
+            });
+            rests.extend(rest.map(|rest| (tid, rest)));
         }
         for (tid, rest) in rests {
-            self.finish(tid, &rest);
+            self.on(tid, |group| group.finish(tid, &rest));
+        }
+        for tid in self.resting().map(|(tid, _)| tid).collect::<Vec<_>>() {
+            self.detach(tid, None);
         }
         let stopped = self.since.map_or(Duration::ZERO, |s| s.elapsed());
         if !resting.is_empty() {
             tally::count(stopped);
         }
         StopReport { stopped, threads: resting.len(), cured: self.cured }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.release();
     }
 }
