@@ -3,6 +3,10 @@
 use crate::{Anchor, Error, Header, Record, State, finishing, journal};
 use addr::{AvmaRange, ReadMemory};
 
+/// The maximum address space of all code caches of a process. Bytes. Only a forged list names more, which would take
+/// that much memory and time to read. This whet keeps within a half of it (`engine::MEMORY_CAP`).
+const MOST_MAPPED: u64 = 256 << 20;
+
 /// One code cache with its journal.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -135,17 +139,24 @@ impl Installed {
 /// `candidates` are the private anonymous read-only mappings.
 ///
 /// # Errors
-/// [`Error::Journal`] if there is an anchor that this version cannot read.
+/// [`Error::Journal`] if there is an anchor that this version cannot read, or that no whet can have written.
 pub fn discover(mem: &dyn ReadMemory, candidates: &[AvmaRange]) -> Result<Option<Installed>, Error> {
     for c in candidates {
         if let Some(anchor) = Anchor::read(mem, c.start)? {
-            let mut caches = Vec::new();
+            let (mut caches, mut mapped) = (Vec::new(), 0);
             for region in anchor.caches() {
                 let mut b = [0; journal::HEADER_LEN];
                 mem.read(region.journal, &mut b)?;
                 let header = journal::parse_header(&b, region.journal)?;
                 if header.generation == finishing::GENERATION {
                     continue;
+                }
+                mapped += header.text.len() + header.data.len();
+                if mapped > MOST_MAPPED {
+                    return Err(Error::Journal {
+                        at: region.journal,
+                        what: "code caches of impossible size",
+                    });
                 }
                 let newer = journal::newer(&b);
                 let bytes = mem.bytes(header.records)?;

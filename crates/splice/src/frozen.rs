@@ -23,6 +23,8 @@
 //! | journal + 136 | nanoseconds of the last stop (8), the number of this frozen part (4) |
 //! | record | address (8), kind (1), length in bytes (1), 6 bytes of anything, the bytes without (8) and with (8) the redirect |
 //!
+//! All mappings of clones and journals together have 256 MiB at most; a longer list is taken for a forged one.
+//!
 //! A journal of generation 0 has no records: its region is code of another kind, listed only for unwinders.
 //!
 //! If a redirect's bytes are found at its place, an undo writes the bytes without the redirect, whatever the

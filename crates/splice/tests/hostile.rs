@@ -62,6 +62,20 @@ fn a_valid_anchor_is_found() {
     assert_eq!(found.mapped_bytes(), 8192);
 }
 
+/// One code cache of this size is possible; the list names it twice.
+#[test]
+fn a_list_of_more_memory_than_whets_map_is_refused() {
+    let (mut memory, half) = (memory(), AvmaRange::with_len(JOURNAL.sub(128 << 20), 128 << 20));
+    let [_, (_, journal)] = &mut memory.0;
+    journal[56..72].copy_from_slice(&[half.start, half.end].map(|a| a.0.to_le_bytes()).concat());
+    assert!(look(&memory).is_some());
+    let [(_, anchor), _] = &mut memory.0;
+    anchor.copy_within(544..576, 576);
+    anchor[32..40].copy_from_slice(&3u64.to_le_bytes());
+    let refused = discover(&memory, &[AvmaRange::with_len(ANCHOR, 4096)]).unwrap_err();
+    assert!(matches!(refused, Error::Journal { what: "code caches of impossible size", .. }), "{refused}");
+}
+
 /// The journal's words are as large as they can be: sums of them and numbers behind them do not overflow.
 #[test]
 fn a_journal_of_extreme_words_has_bounded_figures() {
