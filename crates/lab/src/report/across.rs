@@ -2,7 +2,7 @@
 
 use super::charts::{self, Chart};
 use super::figures::Point;
-use super::side_by_side::{Series, drawn};
+use super::side_by_side::{Series, distinct, drawn};
 use super::tables::{Table, number, ratio};
 use crate::record::Side;
 use crate::stats::Estimate;
@@ -34,12 +34,7 @@ fn key(p: &Point) -> String {
 
 /// Returns the keys that at least two runs have, in the order of the runs.
 fn shared(columns: &[Column]) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
-    for key in columns.iter().flat_map(|c| measured(c).map(key)) {
-        if !all.contains(&key) {
-            all.push(key);
-        }
-    }
+    let mut all = distinct(columns.iter().flat_map(|c| measured(c).map(key)));
     let runs = |wanted: &String| columns.iter().filter(|c| measured(c).any(|p| key(p) == *wanted)).count();
     all.retain(|key| runs(key) > 1);
     all
@@ -100,24 +95,28 @@ pub fn charts(columns: &[Column], unit: &str) -> Vec<Chart> {
     let title = |p: &Point| [vec![p.step.load.clone()], p.step.place.words()].concat().join(", ");
     // A fixed rate is the same for all runs.
     let compared = |p: &&Point| p.rate.is_none() && shared.contains(&key(p));
-    let mut titles: Vec<String> = Vec::new();
-    for p in columns.iter().flat_map(measured).filter(compared) {
-        if !titles.contains(&title(p)) {
-            titles.push(title(p));
-        }
+    let titles = distinct(columns.iter().flat_map(measured).filter(compared).map(title));
+    let mut colours: Vec<(char, &str)> = Vec::new();
+    for column in columns {
+        let servers = distinct(measured(column).filter(compared).map(|p| p.step.server.as_str()));
+        colours.extend(servers.into_iter().map(|server| (column.letter, server)));
     }
     let chart = |wanted: &String| {
         let mut all: Vec<Series<'_>> = Vec::new();
         for column in columns {
             let mine: Vec<&Point> =
                 measured(column).filter(compared).filter(|p| title(p) == *wanted).collect();
-            let mut servers: Vec<&str> = mine.iter().map(|p| p.step.server.as_str()).collect();
-            servers.dedup();
-            for server in &servers {
-                let points: Vec<&Point> = mine.iter().copied().filter(|p| p.step.server == *server).collect();
+            let of_run = |(colour, &(letter, server)): (usize, &(char, _))| {
+                (letter == column.letter).then_some((colour, server))
+            };
+            let servers: Vec<(usize, &str)> = colours.iter().enumerate().filter_map(of_run).collect();
+            for &(colour, server) in &servers {
+                let points: Vec<&Point> = mine.iter().copied().filter(|p| p.step.server == server).collect();
                 let name =
                     if servers.len() == 1 { column.name() } else { format!("{}, {server}", column.name()) };
-                all.push(Series { name, points, names: column.names });
+                if !points.is_empty() {
+                    all.push(Series { name, colour, points, names: column.names });
+                }
             }
         }
         let by_cpus = all.iter().flat_map(|s| &s.points).any(|p| p.step.cpus.is_some());

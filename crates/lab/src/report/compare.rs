@@ -10,6 +10,7 @@ use super::tables::{Table, ratio};
 use crate::error::Error;
 use crate::events::table;
 use crate::folder::Run;
+use crate::machine::Cpu;
 use crate::stats::{self, Estimate};
 use std::path::{Path, PathBuf};
 
@@ -68,8 +69,11 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
 
 fn column(letter: char, run: &Run) -> Column {
     let machine = &run.head.machine;
-    let machine =
-        format!("{}, {} CPU{}", machine.cpu, machine.cpus, if machine.cpus == 1 { "" } else { "s" });
+    let Cpu { family, model, .. } = machine.identity;
+    // Names such as "AMD EPYC" are those of many CPUs.
+    let kind = if family == 0 { String::new() } else { format!(" (family {family}, model {model})") };
+    let s = if machine.cpus == 1 { "" } else { "s" };
+    let machine = format!("{}{kind}, {} CPU{s}", machine.cpu, machine.cpus);
     Column { letter, machine, points: points(run), names: names(&run.head) }
 }
 

@@ -26,9 +26,10 @@ const STORAGES: Kind = (
 pub fn charts(points: &[Point], unit: &str, names: [&str; 2]) -> Vec<Chart> {
     let of = |kind: &Kind| -> Vec<Chart> {
         // If CPUs are varied, a chart over their number has all servers already.
-        let points = comparable(points).filter(|p| p.step.cpus.is_none());
-        let groups = grouped(points, |p| kind.2(&p.step).join(", "));
-        groups.iter().filter_map(|(title, group)| chart(*kind, title, group, unit, names)).collect()
+        let points = || comparable(points).filter(|p| p.step.cpus.is_none());
+        let values = distinct(points().map(|p| kind.1(&p.step)));
+        let groups = grouped(points(), |p| kind.2(&p.step).join(", "));
+        groups.iter().filter_map(|(title, group)| chart(*kind, title, group, &values, unit, names)).collect()
     };
     [SERVERS, STORAGES].iter().flat_map(of).collect()
 }
@@ -97,24 +98,33 @@ fn words(e: Estimate) -> String {
     format!("{:+.0}%", (e.value - 1.0) * 100.0)
 }
 
-fn chart((what, of, _): Kind, title: &str, group: &[&Point], unit: &str, names: [&str; 2]) -> Option<Chart> {
-    let mut values: Vec<String> = Vec::new();
-    for value in group.iter().map(|p| of(&p.step)) {
-        if !values.contains(&value) {
-            values.push(value);
+/// Returns each value once, in their order.
+pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
         }
-    }
-    if values.len() < 2 {
+        all
+    })
+}
+
+/// `values` are those of all charts.
+fn chart(
+    (what, of, _): Kind,
+    title: &str,
+    group: &[&Point],
+    values: &[String],
+    unit: &str,
+    names: [&str; 2],
+) -> Option<Chart> {
+    let series = |(colour, value): (usize, &String)| {
+        let points: Vec<&Point> = group.iter().copied().filter(|p| of(&p.step) == *value).collect();
+        (!points.is_empty()).then(|| Series { name: value.clone(), colour, points, names })
+    };
+    let all: Vec<Series<'_>> = values.iter().enumerate().filter_map(series).collect();
+    if all.len() < 2 {
         return None;
     }
-    let all: Vec<Series<'_>> = values
-        .into_iter()
-        .map(|value| Series {
-            points: group.iter().copied().filter(|p| of(&p.step) == value).collect(),
-            name: value,
-            names,
-        })
-        .collect();
     let (across, series) = drawn(&all, false);
     Some(Chart {
         title: format!("{what} side by side, {title}: {unit} per second"),
@@ -132,6 +142,8 @@ fn chart((what, of, _): Kind, title: &str, group: &[&Point], unit: &str, names: 
 pub(super) struct Series<'a> {
     /// The name.
     pub name: String,
+    /// The number of its colour, which is the same in all charts of a page.
+    pub colour: usize,
     /// The points.
     pub points: Vec<&'a Point>,
     /// The names of the sides.
@@ -156,10 +168,10 @@ pub(super) fn drawn(all: &[Series<'_>], by_cpus: bool) -> (Value, Vec<Value>) {
         series.extend(charts::bars_of(Side::BOTH.map(rates), names));
         return (charts::category("", &words), series);
     }
-    for (at, one) in all.iter().enumerate() {
+    for one in all {
         for ((side, name), look) in Side::BOTH.into_iter().zip(one.names).zip(LOOKS) {
             let rates: Vec<Option<Estimate>> = places.iter().map(|p| best(one, *p, side)).collect();
-            let (name, look) = charts::of_server(at, all.len(), &one.name, name, look);
+            let (name, look) = charts::of_server(one.colour, all.len(), &one.name, name, look);
             series.extend(charts::line(&name, look, &rates));
         }
     }

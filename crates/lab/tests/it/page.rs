@@ -424,7 +424,8 @@ fn two_runs_are_compared_point_by_point() {
     assert_eq!((code, err.contains("no point in common")), (Some(2), true), "{err}");
 }
 
-/// Three machines: their absolute throughput is in one chart and in one table.
+/// Three machines: their absolute throughput is in one chart for each load and in one table. Each machine has one
+/// colour, although the first has not run the second load.
 #[test]
 fn machines_are_compared_by_their_absolute_throughput() {
     let dir = tempfile::tempdir().unwrap();
@@ -438,20 +439,43 @@ fn machines_are_compared_by_their_absolute_throughput() {
         made_up(folder, &rates, true);
         let head = folder.join("run.json");
         let text = fs::read_to_string(&head).unwrap();
-        fs::write(&head, text.replace("Some <CPU> & more", cpu)).unwrap();
+        let mut record: Value = serde_json::from_str(&text).unwrap();
+        record["machine"]["cpu"] = (*cpu).into();
+        if *cpu == "Xeon" {
+            record["machine"]["identity"] =
+                serde_json::json!({ "vendor": "GenuineIntel", "family": 6, "model": 207, "stepping": 2 });
+        }
+        fs::write(&head, record.to_string()).unwrap();
+        if *cpu != "EPYC" {
+            let data = folder.join("data.jsonl");
+            let text = fs::read_to_string(&data).unwrap();
+            fs::write(&data, format!("{text}{}", text.replace("oltp_read_only", "oltp_point_select")))
+                .unwrap();
+        }
     }
     let page = dir.path().join("c.html");
     let (code, out, err) = run(lab().arg("compare").args(&folders).arg("-o").arg(&page));
     assert_eq!(code, Some(0), "{err}");
     let rows: Vec<&str> = out.lines().filter(|l| l.starts_with("oltp_read_only, ")).collect();
     assert_eq!(rows.len(), 9, "{out}");
-    let row = rows.iter().find(|r| r.contains("2 threads") && r.contains("B: Xeon, 2 CPUs")).unwrap();
+    let row = rows
+        .iter()
+        .find(|r| r.contains("2 threads") && r.contains("B: Xeon (family 6, model 207), 2 CPUs"))
+        .unwrap();
     assert!(row.contains("4,004 (4,00") && row.contains("4,604 (4,60"), "{row}");
+    let html = fs::read_to_string(&page).unwrap();
+    let colours = |name: &str| -> Vec<&str> {
+        let series = html.split("{\"color\":\"").skip(1).filter_map(|s| s.split('}').next());
+        let named = series.filter(|s| s.contains(&format!("\"name\":\"{name}\"")) && s.contains("\"line\""));
+        named.filter_map(|s| s.split('"').next()).collect()
+    };
+    assert_eq!(colours("A: EPYC, 2 CPUs, without"), ["--with"]);
+    assert_eq!(colours("B: Xeon (family 6, model 207), 2 CPUs, without"), ["--second"; 2]);
+    assert_eq!(colours("C: Graviton, 2 CPUs, without"), ["--third"; 2]);
     let Some(browser) = browser() else { return };
     let (html, _) = dom(browser, &page, 1280, false);
     assert_eq!(attributes(&html, "data-errors"), [""], "the script failed");
     let charts = attributes(&html, "data-series");
-    assert_eq!(charts.len(), 1);
     let series: Vec<Value> = serde_json::from_str(&charts[0]).unwrap();
     let lines: Vec<(&str, &Value)> = series
         .iter()
@@ -459,9 +483,10 @@ fn machines_are_compared_by_their_absolute_throughput() {
         .map(|s| (s["name"].as_str().unwrap(), &s["data"]))
         .collect();
     assert_eq!(lines.len(), 6);
+    assert_eq!(charts.len(), 2);
     for expected in [
         ("A: EPYC, 2 CPUs, without", [1004, 2004, 4004]),
-        ("B: Xeon, 2 CPUs, with whet", [2404, 4604, 8204]),
+        ("B: Xeon (family 6, model 207), 2 CPUs, with whet", [2404, 4604, 8204]),
         ("C: Graviton, 2 CPUs, without", [3004, 6004, 12004]),
     ] {
         assert!(lines.contains(&(expected.0, &serde_json::json!(expected.1))), "{expected:?}: {lines:?}");
