@@ -63,7 +63,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings -D clippy::incompatible-msrv
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
-	CARGO_TARGET_DIR=target/fuzz cargo check --manifest-path fuzz/Cargo.toml
+	CARGO_TARGET_DIR=target/fuzz cargo check --manifest-path fuzz/Cargo.toml --no-default-features
 
 setup:
 	tools/setup.sh
