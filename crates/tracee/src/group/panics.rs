@@ -1,8 +1,11 @@
 //! Panics in the tracing thread, which are faults of whet.
 //!
-//! INVARIANT(panic): a panic while whet works on one thread does not touch the others. It ends the job, whose caller
-//! gets an error; then all other threads are resumed as if they had not been stopped. The thread itself is only
-//! detached, after them: a wait that its stop has ended fails with `EINTR`.
+//! INVARIANT(panic): a panic in the work that [`Group::on`] does on one thread does not touch the others. It ends the
+//! job, whose caller gets an error; then all other threads are resumed as if they had not been stopped. The thread
+//! itself is only detached, after them: a wait that its stop has ended fails with `EINTR`.
+//!
+//! This escapes system calls that whet makes on a thread (see `remote`), and work that is no single thread's: after such
+//! a panic the end of the tracing thread resumes what is left.
 
 use super::Group;
 use crate::Tid;
