@@ -1,8 +1,8 @@
 //! Absolute throughput of several runs, such as of several machines: each run is a series.
 
 use super::charts::{self, Chart};
-use super::figures::Point;
-use super::side_by_side::{Series, distinct, drawn};
+use super::figures::{Point, distinct};
+use super::side_by_side::{Series, drawn};
 use super::tables::{Table, number, ratio};
 use crate::record::Side;
 use crate::stats::Estimate;
@@ -96,27 +96,24 @@ pub fn charts(columns: &[Column], unit: &str) -> Vec<Chart> {
     // A fixed rate is the same for all runs.
     let compared = |p: &&Point| p.rate.is_none() && shared.contains(&key(p));
     let titles = distinct(columns.iter().flat_map(measured).filter(compared).map(title));
-    let mut colours: Vec<(char, &str)> = Vec::new();
+    let mut runs = Vec::new();
     for column in columns {
         let servers = distinct(measured(column).filter(compared).map(|p| p.step.server.as_str()));
-        colours.extend(servers.into_iter().map(|server| (column.letter, server)));
+        for server in &servers {
+            let name = match servers.len() {
+                1 => column.name(),
+                _ => format!("{}, {server}", column.name()),
+            };
+            runs.push((column, *server, name));
+        }
     }
     let chart = |wanted: &String| {
-        let mut all: Vec<Series<'_>> = Vec::new();
-        for column in columns {
-            let mine: Vec<&Point> =
-                measured(column).filter(compared).filter(|p| title(p) == *wanted).collect();
-            let of_run = |(colour, &(letter, server)): (usize, &(char, _))| {
-                (letter == column.letter).then_some((colour, server))
-            };
-            let servers: Vec<(usize, &str)> = colours.iter().enumerate().filter_map(of_run).collect();
-            for &(colour, server) in &servers {
-                let points: Vec<&Point> = mine.iter().copied().filter(|p| p.step.server == server).collect();
-                let name =
-                    if servers.len() == 1 { column.name() } else { format!("{}, {server}", column.name()) };
-                if !points.is_empty() {
-                    all.push(Series { name, colour, points, names: column.names });
-                }
+        let mut all = Vec::new();
+        for (colour, (column, server, name)) in runs.iter().enumerate() {
+            let is_here = |p: &&Point| title(p) == *wanted && p.step.server == *server;
+            let points: Vec<&Point> = measured(column).filter(compared).filter(is_here).collect();
+            if !points.is_empty() {
+                all.push(Series { name: name.clone(), colour, points, names: column.names });
             }
         }
         let by_cpus = all.iter().flat_map(|s| &s.points).any(|p| p.step.cpus.is_some());

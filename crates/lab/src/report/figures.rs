@@ -254,6 +254,16 @@ impl SideFigures {
     }
 }
 
+/// Returns each value once, in their order.
+pub fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut all, value| {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+        all
+    })
+}
+
 /// Groups points by a key, in the order in which the keys come.
 pub fn grouped<'a>(
     points: impl Iterator<Item = &'a Point>,

@@ -1,7 +1,7 @@
 //! One page of many runs: what each found, and the A/A control of each.
 
 use super::charts::{Chart, SECOND, WITH, axis, category, dots, mark_one};
-use super::figures::Point;
+use super::figures::{Point, distinct};
 use super::headline::{headline, range};
 use super::page::{Link, Page, control, names, points, put, render, write_points};
 use super::tables::{Table, ratio, strings};
@@ -83,13 +83,7 @@ fn link(e: &Entry) -> Link {
 
 /// Returns the different values of all points, in their order.
 fn each(points: &[Point], get: impl Fn(&Point) -> String) -> String {
-    let mut all: Vec<String> = Vec::new();
-    for value in points.iter().map(get) {
-        if !all.contains(&value) {
-            all.push(value);
-        }
-    }
-    all.join(", ")
+    distinct(points.iter().map(get)).join(", ")
 }
 
 fn gains(entries: &[Entry]) -> Table {

@@ -1,7 +1,7 @@
 //! Several servers under the same load, or several storages of one server.
 
-use super::charts::{self, Chart, LOOKS};
-use super::figures::{Point, SideFigures, grouped};
+use super::charts::{self, COLOURS, Chart, LOOKS};
+use super::figures::{Point, SideFigures, distinct, grouped};
 use super::tables::{Table, one_of, ratio};
 use crate::record::{Place, Side, Step};
 use crate::stats::{self, Estimate};
@@ -98,16 +98,6 @@ fn words(e: Estimate) -> String {
     format!("{:+.0}%", (e.value - 1.0) * 100.0)
 }
 
-/// Returns each value once, in their order.
-pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
-    values.fold(Vec::new(), |mut all, value| {
-        if !all.contains(&value) {
-            all.push(value);
-        }
-        all
-    })
-}
-
 /// `values` are those of all charts.
 fn chart(
     (what, of, _): Kind,
@@ -142,7 +132,7 @@ fn chart(
 pub(super) struct Series<'a> {
     /// The name.
     pub name: String,
-    /// The number of its colour, which is the same in all charts of a page.
+    /// The number of its colour, which is the same in all charts that are drawn together.
     pub colour: usize,
     /// The points.
     pub points: Vec<&'a Point>,
@@ -168,10 +158,13 @@ pub(super) fn drawn(all: &[Series<'_>], by_cpus: bool) -> (Value, Vec<Value>) {
         series.extend(charts::bars_of(Side::BOTH.map(rates), names));
         return (charts::category("", &words), series);
     }
-    for one in all {
+    // With more series in all charts than there are colours, those of this chart still differ.
+    let colours: BTreeSet<usize> = all.iter().map(|s| s.colour % COLOURS.len()).collect();
+    for (at, one) in all.iter().enumerate() {
+        let colour = if colours.len() == all.len() { one.colour } else { at };
         for ((side, name), look) in Side::BOTH.into_iter().zip(one.names).zip(LOOKS) {
             let rates: Vec<Option<Estimate>> = places.iter().map(|p| best(one, *p, side)).collect();
-            let (name, look) = charts::of_server(one.colour, all.len(), &one.name, name, look);
+            let (name, look) = charts::of_server(colour, all.len(), &one.name, name, look);
             series.extend(charts::line(&name, look, &rates));
         }
     }

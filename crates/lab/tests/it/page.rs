@@ -424,6 +424,37 @@ fn two_runs_are_compared_point_by_point() {
     assert_eq!((code, err.contains("no point in common")), (Some(2), true), "{err}");
 }
 
+/// Returns the colour of a line in each chart that has one of this name.
+fn colours_of<'a>(html: &'a str, name: &str) -> Vec<&'a str> {
+    let series = html.split("{\"color\":\"").skip(1).filter_map(|s| s.split('}').next());
+    let named = series.filter(|s| s.contains(&format!("\"name\":\"{name}\"")) && s.contains("\"line\""));
+    named.filter_map(|s| s.split('"').next()).collect()
+}
+
+/// There are four colours: of five runs the first and the last have one, but where both are alone in a chart.
+#[test]
+fn two_of_many_runs_differ_in_colour() {
+    let dir = tempfile::tempdir().unwrap();
+    let folders = ["a", "b", "c", "d", "e"].map(|name| dir.path().join(name));
+    for folder in &folders {
+        made_up(folder, &RATES, true);
+        let head = folder.join("run.json");
+        let text = fs::read_to_string(&head).unwrap();
+        fs::write(&head, text.replace("Some <CPU> & more", "EPYC")).unwrap();
+    }
+    for folder in [&folders[0], &folders[4]] {
+        let data = folder.join("data.jsonl");
+        let text = fs::read_to_string(&data).unwrap();
+        fs::write(&data, format!("{text}{}", text.replace("oltp_read_only", "oltp_point_select"))).unwrap();
+    }
+    let page = dir.path().join("page.html");
+    let (code, _, err) = run(lab().arg("compare").args(&folders).arg("-o").arg(&page));
+    assert_eq!(code, Some(0), "{err}");
+    let html = fs::read_to_string(&page).unwrap();
+    let of = |letter: char| colours_of(&html, &format!("{letter}: EPYC, 2 CPUs, without"));
+    assert_eq!([of('A'), of('E')], [["--with"; 2], ["--with", "--second"]]);
+}
+
 /// Three machines: their absolute throughput is in one chart for each load and in one table. Each machine has one
 /// colour, although the first has not run the second load.
 #[test]
@@ -464,11 +495,7 @@ fn machines_are_compared_by_their_absolute_throughput() {
         .unwrap();
     assert!(row.contains("4,004 (4,00") && row.contains("4,604 (4,60"), "{row}");
     let html = fs::read_to_string(&page).unwrap();
-    let colours = |name: &str| -> Vec<&str> {
-        let series = html.split("{\"color\":\"").skip(1).filter_map(|s| s.split('}').next());
-        let named = series.filter(|s| s.contains(&format!("\"name\":\"{name}\"")) && s.contains("\"line\""));
-        named.filter_map(|s| s.split('"').next()).collect()
-    };
+    let colours = |name: &str| colours_of(&html, name);
     assert_eq!(colours("A: EPYC, 2 CPUs, without"), ["--with"]);
     assert_eq!(colours("B: Xeon (family 6, model 207), 2 CPUs, without"), ["--second"; 2]);
     assert_eq!(colours("C: Graviton, 2 CPUs, without"), ["--third"; 2]);
