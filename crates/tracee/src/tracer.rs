@@ -42,13 +42,12 @@ pub(crate) struct Tracer {
 
 impl Tracer {
     /// Starts a thread for `group`.
-    pub(crate) fn start(group: Group) -> Result<Self, Error> {
+    pub(crate) fn start(mut group: Group) -> Result<Self, Error> {
         let (process, seizes) = (group.process.clone(), Arc::clone(&group.seizes));
         let (jobs, inbox) = channel::<Job>();
         let (lingering, lingers) = channel();
         let body = move || {
             let raised = Raised::own();
-            let mut group = group;
             // A panic ends the jobs: its caller and later ones get an error.
             let _ = catch_unwind(AssertUnwindSafe(|| inbox.into_iter().for_each(|job| job(&mut group))));
             if !group.insist(Group::wind_down) && !group.is_child() {
