@@ -22,8 +22,11 @@ use crate::ptrace::{self, OPTIONS, Stop, TRACE_CLONE, TRACE_VFORK, Wait};
 use crate::rest::Rest;
 use crate::restart::cure;
 use crate::return_frame::Place;
+use crate::slots::Slot;
 use crate::vfork;
 use crate::{Error, Process, Regs, Stuck, Tid};
+#[cfg(test)]
+pub(crate) use panics::Point;
 use resuming::SOON;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -53,9 +56,10 @@ pub(crate) struct Group {
     /// The thread that whet works on, and the threads at which it has panicked: see `panics`.
     at: Option<Tid>,
     faulty: BTreeSet<Tid>,
-    /// The thread for which [`Group::rest`] panics.
+    /// Threads that were sent into a slot to continue their transfer, and may not have begun to.
+    reentering: Vec<(Tid, Slot)>,
     #[cfg(test)]
-    pub(crate) panics_for: Option<Tid>,
+    pub(crate) panics_at: panics::Spot,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -123,8 +127,9 @@ impl Group {
             seizes: Arc::default(),
             at: None,
             faulty: BTreeSet::new(),
+            reentering: Vec::new(),
             #[cfg(test)]
-            panics_for: None,
+            panics_at: panics::Spot::default(),
         }
     }
 
@@ -242,22 +247,26 @@ impl Group {
         let tids: Vec<Tid> =
             self.threads.iter().filter(|(_, t)| t.resting.is_none()).map(|(&tid, _)| tid).collect();
         for tid in tids {
-            match ptrace::look(tid).map_err(|source| Error::Os { what: "waitid", tid, source })? {
-                Wait::Running => {}
-                Wait::Ended => self.forget(tid),
-                Wait::NotOurs => {
-                    self.threads.remove(&tid);
-                }
-                Wait::Stopped(stop) => self.on(tid, |group| group.stopped(tid, stop))?,
-            }
+            self.on(tid, |group| group.look(tid))?;
         }
         Ok(self.late().count())
     }
 
+    fn look(&mut self, tid: Tid) -> Result<(), Error> {
+        match ptrace::look(tid).map_err(|source| Error::Os { what: "waitid", tid, source })? {
+            Wait::Running => {}
+            Wait::Ended => self.forget(tid),
+            Wait::NotOurs => {
+                self.threads.remove(&tid);
+            }
+            Wait::Stopped(stop) => self.stopped(tid, stop)?,
+        }
+        Ok(())
+    }
+
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
         if self.faulty.contains(&tid) {
-            let signal = if let Stop::Signal(sig) = stop { Some(sig) } else { None };
-            self.detach(tid, signal);
+            self.let_faulty_go(tid, stop);
             return Ok(());
         }
         if matches!(stop, Stop::Clone | Stop::Vfork) {
@@ -312,6 +321,8 @@ impl Group {
 
     /// Adds the thread or process that a thread has created, which is a tracee from its start.
     fn created(&mut self, by: Tid, stop: Stop) -> Result<(), Error> {
+        #[cfg(test)]
+        self.panics_at.reach(Point::Created);
         let message = self.alive(by, "geteventmsg", ptrace::event_message(by))?;
         if let Some(new) = message.and_then(|m| i32::try_from(m).ok()).map(Tid) {
             let dismissed = !self.process.file(&format!("task/{new}")).exists();

@@ -215,10 +215,20 @@ impl Group {
         tid: Tid,
         gadgets: Gadgets,
         place: &Place,
-        SystemCall(nr, args): SystemCall,
+        call: SystemCall,
     ) -> Result<i64, Error> {
         // Threads that stopped too late to be chosen are resumed.
         self.pump()?;
+        self.on(tid, |group| group.go_and_return(tid, gadgets, place, call))
+    }
+
+    fn go_and_return(
+        &mut self,
+        tid: Tid,
+        gadgets: Gadgets,
+        place: &Place,
+        SystemCall(nr, args): SystemCall,
+    ) -> Result<i64, Error> {
         let saved = leave_rseq(&self.process, tid, self.regs(tid)?);
         let mask = ptrace::sigmask(tid).map_err(|e| os("getsigmask", tid, e))?;
         let seccomp = self.process.thread_status(tid)?.seccomp;
@@ -272,6 +282,8 @@ impl Group {
         self.wait_for(tid, Stop::Syscall, held)?;
         // The return.
         ptrace::to_syscall(tid, None).map_err(|e| os("syscall", tid, e))?;
+        #[cfg(test)]
+        self.panics_at.reach(crate::group::Point::Call);
         self.wait_for(tid, Stop::Syscall, held)?;
         let result = ptrace::regs(tid).map_err(|e| os("getregs", tid, e))?.result();
         // Back to rest: only from there does the kernel restart the thread's own system call.

@@ -18,7 +18,7 @@ const LINGER: Duration = Duration::from_secs(60);
 /// How long all other threads wait at most until threads in the middle of a transfer are in the kernel again.
 /// Most often these are few, and each takes some tens of microseconds. It takes longer only if they get no
 /// CPU.
-const REENTRY: Duration = Duration::from_millis(20);
+pub(super) const REENTRY: Duration = Duration::from_millis(20);
 
 impl Group {
     pub(super) fn let_go(&mut self, tid: Tid) {
@@ -34,7 +34,7 @@ impl Group {
     /// Returns the rest of the call that a thread at rest is in.
     fn rest(&self, tid: Tid) -> Option<Rest> {
         #[cfg(test)]
-        assert_ne!(self.panics_for, Some(tid), "on purpose");
+        self.panics_at.reach(super::Point::Rest(tid));
         Rest::of(
             &self.process,
             tid,
@@ -52,9 +52,13 @@ impl Group {
 
     /// Ends the tracing of a stopped thread.
     pub(crate) fn detach(&mut self, tid: Tid, sig: Option<Sig>) {
-        // ESRCH: killed meanwhile. The end of the tracing thread repairs any other failure.
-        let _ = ptrace::detach(tid, sig);
+        let detached = ptrace::detach(tid, sig).is_ok();
         self.threads.remove(&tid);
+        // ESRCH: killed meanwhile, or whet has panicked while the thread ran. The end of the tracing thread repairs any
+        // other failure.
+        if !detached && self.faulty.contains(&tid) {
+            self.threads.insert(tid, Thread::dismissed());
+        }
     }
 
     /// Resumes every thread. An interrupted thread is resumed as it comes to rest, so that none of its calls
@@ -85,13 +89,21 @@ impl Group {
 
     /// Returns whether all threads need only the end of the tracing thread. Among these are threads that were not
     /// interrupted, and threads in vfork, which no interruption ends early.
-    fn are_all_gone(&self) -> bool {
-        let is_gone = |(&tid, t): (&Tid, &Thread)| {
-            t.spared
-                || t.entering.is_some_and(|e| e.there)
-                || t.entering.is_none() && vfork::is_waiting(&self.process, tid)
-        };
-        self.threads.iter().all(is_gone)
+    fn are_all_gone(&mut self) -> bool {
+        if self.is_following() {
+            return false;
+        }
+        let needs_look = |t: &Thread| !t.spared && t.entering.is_none();
+        let rest: Vec<Tid> =
+            self.threads.iter().filter(|(_, t)| needs_look(t)).map(|(&tid, _)| tid).collect();
+        rest.into_iter().all(|tid| {
+            !self.faulty.contains(&tid) && self.on(tid, |group| vfork::is_waiting(&group.process, tid))
+        })
+    }
+
+    /// Returns whether threads are followed to the entry of their call, and are not there yet.
+    pub(super) fn is_following(&self) -> bool {
+        self.threads.values().any(|t| t.entering.is_some_and(|e| !e.there))
     }
 
     /// Returns whether all threads that have not come to rest are in uninterruptible waits.
@@ -134,13 +146,15 @@ impl Group {
     /// Resumes first the threads in the middle of a transfer. The others follow when these are in their calls
     /// again, so that the kernel holds their files. A thread that ran before them could close a file and open
     /// another by the same number.
-    fn finish_transfers(&mut self) {
+    pub(super) fn finish_transfers(&mut self) {
+        #[cfg(test)]
+        self.panics_at.reach(super::Point::Transfers);
+        self.reentering.retain(|(tid, _)| !self.faulty.contains(tid));
         let in_transfer = |regs: &Regs| {
             regs.syscall().is_some() && (regs.result() > 0 || Slot::of(&self.process, regs.ip()).is_some())
         };
         let transfers: Vec<Tid> = self.sound().filter(|(_, r)| in_transfer(r)).map(|(tid, _)| tid).collect();
         let since = Instant::now();
-        let mut under_way = Vec::new();
         for tid in transfers {
             if since.elapsed() >= REENTRY {
                 break;
@@ -149,16 +163,21 @@ impl Group {
                 let rest = group.rest(tid).filter(Rest::moves)?;
                 group.finish(tid, &rest)
             });
-            under_way.extend(slot.map(|slot| (tid, slot)));
+            self.reentering.extend(slot.map(|slot| (tid, slot)));
         }
-        while !under_way.is_empty() && since.elapsed() < REENTRY {
-            under_way.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
+        while !self.reentering.is_empty() && since.elapsed() < REENTRY {
+            self.reentering.iter().for_each(|&(tid, _)| lend::wait(tid, NAP));
             // Some threads are followed to the entry of their call.
             if self.pump().is_err() {
                 break;
             }
-            under_way.retain(|&(tid, slot)| self.is_on_its_way(tid, slot));
+            for (tid, slot) in self.reentering.clone() {
+                if !self.on(tid, |group| group.is_on_its_way(tid, slot)) {
+                    self.reentering.retain(|(of, _)| *of != tid);
+                }
+            }
         }
+        self.reentering.clear();
     }
 
     /// Returns whether a thread that was sent into a slot has not begun its call yet.
@@ -170,7 +189,7 @@ impl Group {
     }
 
     /// Returns the threads at rest at which whet has not panicked.
-    fn sound(&self) -> impl Iterator<Item = (Tid, Regs)> {
+    pub(super) fn sound(&self) -> impl Iterator<Item = (Tid, Regs)> {
         self.resting().filter(|(tid, _)| !self.faulty.contains(tid))
     }
 

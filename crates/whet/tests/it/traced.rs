@@ -59,7 +59,7 @@ fn optimize_while_traced_by(program: &Path) -> (Option<i32>, Value) {
     wait_until("profiling", || is_profiled(&guest));
     // A process that gdb has stopped gives no samples.
     let begun = user_ticks(&guest);
-    wait_until("samples are taken", || user_ticks(&guest) >= begun + 100);
+    wait_until("samples are taken", || user_ticks(&guest) >= begun + 50);
     // However long gdb takes to start, it traces the process before the installation.
     signal("STOP", pid_of(&optimize));
     assert!(is_profiled(&guest), "the installation came first");
