@@ -16,7 +16,8 @@ once more without huge pages, as llvm-bolt's code is in huge pages only where th
 (see `huge pages` in the table). Each offline build runs alone in the same ways: both layouts are in one process, so
 differences between servers do not count.
 
-    bench/bolt.py FOLDER [--builds NAME,...] [--whet PATH] [--pairs N] [--seed N] [--json FILE] [LOAD...]
+    bench/bolt.py FOLDER [--builds NAME,...] [--only COMPARISON]... [--whet PATH] [--pairs N] [--seed N]
+                  [--json FILE] [LOAD...]
 
 FOLDER has the server `plain`, which may be any MariaDB, and the offline builds. With `--builds ''` there are none.
 """
@@ -29,7 +30,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -182,20 +183,27 @@ def in_one(load_name: str, name: str, program: Path, args: argparse.Namespace) -
     return {name: huge, f"{name}, small pages": small}
 
 
-def compare(load_name: str, args: argparse.Namespace) -> Iterator[tuple[str, dict]]:
-    """Runs the comparisons of one load: yields name and figures of each."""
-    plain = args.folder / "plain"
-    same = {"without": plain, "with": plain}
-    yield "nothing", side_by_side(load_name, same, args)
-    yield "whet, undone", side_by_side(load_name, same, args, Live(args.whet, "undone"))
+def comparisons(args: argparse.Namespace) -> dict[str, Callable[[str], dict[str, dict]]]:
+    """Returns the comparisons by name. Each takes a load, and returns name and figures of its rows."""
+    found: dict[str, Callable[[str], dict[str, dict]]] = {}
+
+    def turns(name: str, without: str, with_: str, live: Live | None = None) -> None:
+        programs = {"without": args.folder / without, "with": args.folder / with_}
+        found[name] = lambda load_name: {name: side_by_side(load_name, programs, args, live)}
+
+    def alone(name: str, build: str) -> None:
+        found[name] = lambda load_name: in_one(load_name, name, args.folder / build, args)
+
+    turns("nothing", "plain", "plain")
+    turns("whet, undone", "plain", "plain", Live(args.whet, "undone"))
     optimized = Live(args.whet, "optimized")
-    yield "whet", side_by_side(load_name, same, args, optimized)
-    for name in args.builds:
-        other = args.folder / name
-        yield name, side_by_side(load_name, {"without": plain, "with": other}, args)
-        yield f"whet over {name}", side_by_side(load_name, {"without": other, "with": plain}, args, optimized)
-    for name in ["plain", *args.builds]:
-        yield from in_one(load_name, f"whet in one server, {name}", args.folder / name, args).items()
+    turns("whet", "plain", "plain", optimized)
+    for build in args.builds:
+        turns(build, "plain", build)
+        turns(f"whet over {build}", build, "plain", optimized)
+    for build in ["plain", *args.builds]:
+        alone(f"whet in one server, {build}", build)
+    return found
 
 
 def row(load_name: str, tool: str, g: dict) -> list[str]:
@@ -209,6 +217,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("folder", type=Path)
     p.add_argument("--builds", type=builds, default=["bolted"], metavar="NAME,...", help=f"of {', '.join(BUILDS)}")
+    p.add_argument("--only", action="append", metavar="COMPARISON", help="a name in the column `tool` (default: all)")
     p.add_argument("--whet", type=Whet, default=None)
     p.add_argument("--pairs", type=int, default=150)
     p.add_argument("--seed", type=int, default=1)
@@ -223,14 +232,17 @@ def main() -> int:
     if missing := [name for name in ["plain", *args.builds] if not (args.folder / name).is_file()]:
         p.error(f"{args.folder} has no {missing[0]}; bench/bolt_server.py builds it")
     args.whet = args.whet or Whet()
+    known = comparisons(args)
+    if unknown := [name for name in args.only or [] if name not in known]:
+        p.error(f"no comparison is named {unknown[0]!r}; there are: {'; '.join(known)}")
     args.json.parent.mkdir(parents=True, exist_ok=True)
     results = []
     try:
         for load_name in args.loads:
             tools: dict[str, dict] = {}
             results.append({"load": load_name, "threads": THREADS, "machine": machine(), "tools": tools})
-            for name, gain in compare(load_name, args):
-                tools[name] = gain
+            for name in args.only or known:
+                tools |= known[name](load_name)
                 # Written after each comparison, so that a later failure loses nothing.
                 args.json.write_text(json.dumps(results, indent=1))
                 print(f"{load_name}, {name}: done", file=sys.stderr, flush=True)
