@@ -266,7 +266,10 @@ impl Group {
 
     fn stopped(&mut self, tid: Tid, stop: Stop) -> Result<(), Error> {
         if self.faulty.contains(&tid) {
-            self.let_faulty_go(tid, stop);
+            // While transfers are under way, no other thread may run and close their files. The report stays.
+            if self.reentering.is_empty() {
+                self.let_faulty_go(tid, stop);
+            }
             return Ok(());
         }
         if matches!(stop, Stop::Clone | Stop::Vfork) {

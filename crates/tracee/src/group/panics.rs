@@ -5,8 +5,9 @@
 //! had not been stopped. The thread itself is only detached, after them: a wait that its stop has ended fails with
 //! `EINTR`. In the middle of a system call of whet, its return frame leads it back, as if whet had died.
 //!
-//! After a panic in work that is no single thread's, each thread at rest is resumed as if it had not been stopped. The end
-//! of the tracing thread resumes what is left: threads that did not come to rest, and whose waits may fail with `EINTR`.
+//! After a panic in work that is no single thread's, each thread at rest is resumed as if it had not been stopped. Only if
+//! transfers cannot be finished, each ends with what it has moved. The end of the tracing thread resumes what is left:
+//! threads that did not come to rest, and whose waits may fail with `EINTR`.
 
 use super::resuming::REENTRY;
 use super::{Group, NAP};
@@ -51,25 +52,31 @@ impl Group {
 
     /// Resumes each sound thread at rest by itself, when the transfers are finished.
     fn let_each_go(&mut self) {
-        self.attempt(Self::finish_transfers);
+        let mut in_order = self.attempt(Self::finish_transfers);
+        while !in_order && self.set_apart() {
+            in_order = self.attempt(Self::finish_transfers);
+        }
         for (tid, regs) in self.sound().collect::<Vec<_>>() {
-            // A transfer that is not finished in this order ends with what it has moved.
-            let has_moved = regs.syscall().is_some() && regs.result() > 0;
-            self.attempt(|group| if has_moved { group.detach(tid, None) } else { group.let_go(tid) });
+            // In another order, a transfer could go on with another file.
+            let is_cut = !in_order && regs.syscall().is_some() && regs.result() > 0;
+            let is_done =
+                self.attempt(|group| if is_cut { group.detach(tid, None) } else { group.let_go(tid) });
+            if !is_done {
+                self.set_apart();
+            }
         }
         let since = Instant::now();
         while self.is_following() && since.elapsed() < REENTRY {
-            self.attempt(|group| {
-                let _ = group.pump();
-            });
+            if !self.attempt(|group| drop(group.pump())) {
+                self.set_apart();
+            }
             std::thread::sleep(NAP);
         }
     }
 
-    fn attempt(&mut self, work: impl FnOnce(&mut Self)) {
-        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            self.set_apart();
-        }
+    /// Works, and returns whether that did not panic.
+    fn attempt(&mut self, work: impl FnOnce(&mut Self)) -> bool {
+        catch_unwind(AssertUnwindSafe(|| work(self))).is_ok()
     }
 
     /// Ends the tracing of a thread at which whet has panicked. A thread or process that it has created is stopped until
@@ -200,7 +207,15 @@ mod tests {
 
     /// Ends a group as its tracing thread does, and returns whether that panicked.
     fn ends_with_panic(group: &mut Group) -> bool {
-        catch_unwind(AssertUnwindSafe(|| group.insist(Group::wind_down))).is_err()
+        let since = Instant::now();
+        while since.elapsed() < LONG {
+            match catch_unwind(AssertUnwindSafe(|| group.insist(Group::wind_down))) {
+                // Some threads wait for a CPU.
+                Ok(false) => {}
+                end => return end.is_err(),
+            }
+        }
+        panic!("threads do not come to rest");
     }
 
     fn are_untraced(process: &Process) -> bool {
@@ -296,12 +311,18 @@ mod tests {
         let waiting = Waiting::start_with("while True: threading.Thread(target=lambda: None).start()");
         let tracer = tracer(&waiting, Point::Created);
         let job = |group: &mut Group| {
-            let since = Instant::now();
-            // The stop of all threads comes between two clones, or panics at one.
-            while catch_unwind(AssertUnwindSafe(|| stop(group))).is_ok() {
-                assert!(since.elapsed() < LONG);
-                group.release();
+            let panics = |group: &mut Group, work: fn(&mut Group)| {
+                catch_unwind(AssertUnwindSafe(|| work(group))).is_err()
+            };
+            if !panics(group, |group| group.seize_all().unwrap()) {
+                let since = Instant::now();
+                while !panics(group, |group| assert!(group.pump().is_ok())) {
+                    assert!(since.elapsed() < LONG);
+                }
             }
+            // What a stop of all threads does first.
+            group.since = Some(Instant::now());
+            group.threads.keys().for_each(|&tid| group.interrupt(tid).unwrap());
             assert!(!ends_with_panic(group));
             assert_eq!(group.faulty.len(), 1);
         };
