@@ -32,14 +32,18 @@ impl Group {
     pub(crate) fn insist<R>(&mut self, work: impl Fn(&mut Self) -> R) -> R {
         // The thread of a job that has panicked.
         self.set_apart();
+        self.begin_again(work).unwrap_or_else(|panic| {
+            self.let_each_go();
+            resume_unwind(panic)
+        })
+    }
+
+    /// As [`Group::insist`], but returns any other panic.
+    fn begin_again<R>(&mut self, work: impl Fn(&mut Self) -> R) -> std::thread::Result<R> {
         loop {
-            match catch_unwind(AssertUnwindSafe(|| work(self))) {
-                Ok(result) => return result,
-                Err(panic) if !self.set_apart() => {
-                    self.let_each_go();
-                    resume_unwind(panic)
-                }
-                Err(_) => {}
+            let end = catch_unwind(AssertUnwindSafe(|| work(self)));
+            if end.is_ok() || !self.set_apart() {
+                return end;
             }
         }
     }
@@ -52,31 +56,23 @@ impl Group {
 
     /// Resumes each sound thread at rest by itself, when the transfers are finished.
     fn let_each_go(&mut self) {
-        let mut in_order = self.attempt(Self::finish_transfers);
-        while !in_order && self.set_apart() {
-            in_order = self.attempt(Self::finish_transfers);
-        }
-        for (tid, regs) in self.sound().collect::<Vec<_>>() {
-            // In another order, a transfer could go on with another file.
-            let is_cut = !in_order && regs.syscall().is_some() && regs.result() > 0;
-            let is_done =
-                self.attempt(|group| if is_cut { group.detach(tid, None) } else { group.let_go(tid) });
-            if !is_done {
-                self.set_apart();
+        let in_order = self.begin_again(Self::finish_transfers).is_ok();
+        let _ = self.begin_again(|group| {
+            for (tid, regs) in group.sound().collect::<Vec<_>>() {
+                // In another order, a transfer could go on with another file.
+                match !in_order && regs.syscall().is_some() && regs.result() > 0 {
+                    true => group.on(tid, |group| group.detach(tid, None)),
+                    false => group.let_go(tid),
+                }
             }
-        }
+        });
         let since = Instant::now();
-        while self.is_following() && since.elapsed() < REENTRY {
-            if !self.attempt(|group| drop(group.pump())) {
-                self.set_apart();
+        let _ = self.begin_again(|group| {
+            while group.is_following() && since.elapsed() < REENTRY {
+                let _ = group.pump();
+                std::thread::sleep(NAP);
             }
-            std::thread::sleep(NAP);
-        }
-    }
-
-    /// Works, and returns whether that did not panic.
-    fn attempt(&mut self, work: impl FnOnce(&mut Self)) -> bool {
-        catch_unwind(AssertUnwindSafe(|| work(self))).is_ok()
+        });
     }
 
     /// Ends the tracing of a thread at which whet has panicked. A thread or process that it has created is stopped until

@@ -94,9 +94,9 @@ impl Group {
             return false;
         }
         let needs_look = |t: &Thread| !t.spared && t.entering.is_none();
-        let rest: Vec<Tid> =
+        let undecided: Vec<Tid> =
             self.threads.iter().filter(|(_, t)| needs_look(t)).map(|(&tid, _)| tid).collect();
-        rest.into_iter().all(|tid| {
+        undecided.into_iter().all(|tid| {
             !self.faulty.contains(&tid) && self.on(tid, |group| vfork::is_waiting(&group.process, tid))
         })
     }
