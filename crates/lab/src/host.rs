@@ -86,19 +86,20 @@ impl Host {
         }
     }
 
-    /// Returns the status of a process, and its exact CPU seconds. `None` if the process is gone.
+    /// Returns the status of a process, and its CPU seconds: by its clock, or, through a shell, which reads no
+    /// clock, in whole clock ticks. `None` if the process is gone.
     ///
     /// # Errors
     /// [`Error::Shell`] if the shell fails.
     pub fn process(&self, pid: i32) -> Result<Option<(Stat, f64)>, Error> {
-        let Some(shell) = &self.shell else {
-            // A process may end between these two.
-            return Ok(procfs::process_stat(pid).zip(procfs::process_cpu(pid)));
+        let Some(stat) = Stat::parse(&self.text(&format!("/proc/{pid}/stat"))?) else { return Ok(None) };
+        let all = match self.shell {
+            // The kernel scales the two so that their sum is the exact time (`cputime_adjust`).
+            Some(_) => Some(stat.user + stat.system),
+            // The process may end between these two.
+            None => procfs::process_cpu(pid),
         };
-        let files = format!("cat /proc/{pid}/stat /proc/{pid}/task/*/schedstat 2>/dev/null");
-        let text = shell.read(&self.commands, &files)?;
-        let (stat, tasks) = text.split_once('\n').unwrap_or_default();
-        Ok(Stat::parse(stat).map(|stat| (stat, tasks.lines().map(procfs::task_cpu).sum())))
+        Ok(all.map(|all| (stat, all)))
     }
 
     /// Returns whether a process exists and is no zombie.

@@ -1,6 +1,9 @@
-//! CPU time, as the kernel reports it in /proc.
+//! CPU time, as the kernel reports it: in /proc, and by the clocks of processes.
 
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
 use std::fs;
+use std::time::Duration;
 
 /// CPU time of the whole machine between two readings, in seconds.
 #[derive(Clone, Copy, Default, Debug)]
@@ -55,17 +58,11 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
 }
 
-/// Returns the CPU seconds of a process: exact, as the sum over its threads' schedstat. Threads that have
-/// ended are not included. `None` if the process is gone.
+/// Returns the CPU seconds of a process by its clock: exact, of all its threads at one moment, those that have
+/// ended included. `None` if the process is gone.
 pub fn process_cpu(pid: i32) -> Option<f64> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-    // A thread may end between the listing and this read.
-    Some(tasks.map(|t| task_cpu(&fs::read_to_string(t.path().join("schedstat")).unwrap_or_default())).sum())
-}
-
-/// Returns the CPU seconds of a thread from its schedstat.
-pub fn task_cpu(schedstat: &str) -> f64 {
-    schedstat.split(' ').next().and_then(|w| w.parse::<f64>().ok()).unwrap_or(0.0) / 1e9
+    let now = clock_getcpuclockid(Pid::from_raw(pid)).ok()?.now().ok()?;
+    Some(Duration::from(now).as_secs_f64())
 }
 
 /// A part of the status of a process.
@@ -77,11 +74,6 @@ pub struct Stat {
     pub user: f64,
     /// System CPU seconds, likewise.
     pub system: f64,
-}
-
-/// Returns a part of the status of a process. `None` if the process is gone.
-pub fn process_stat(pid: i32) -> Option<Stat> {
-    Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 impl Stat {
@@ -129,6 +121,8 @@ pub fn memory_kib() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::time::{ClockId, clock_gettime};
+    use std::sync::mpsc;
 
     #[test]
     fn guest_time_is_not_counted_twice() {
@@ -159,8 +153,27 @@ mod tests {
             is_alive(&stat)
                 && !is_alive("")
                 && process_cpu(me).unwrap() > 0.0
-                && process_stat(me).unwrap().begun > 0
+                && Stat::parse(&stat).unwrap().begun > 0
         );
+    }
+
+    #[test]
+    fn the_time_of_a_thread_that_ends_is_kept() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        let (ready, wait) = mpsc::channel();
+        let (end, may_end) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            while Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap().as_millis() < 200 {
+                std::hint::spin_loop();
+            }
+            ready.send(()).unwrap();
+            may_end.recv().unwrap();
+        });
+        wait.recv().unwrap();
+        let before = process_cpu(me).unwrap();
+        end.send(()).unwrap();
+        thread.join().unwrap();
+        assert!(process_cpu(me).unwrap() >= before);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 /// CPU seconds since the processes began.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTime {
-    /// Exact, of all threads that live.
+    /// All of it, of all threads at one moment, those that have ended included. Exact on this host; on another
+    /// one a sum of whole clock ticks.
     pub all: f64,
     /// User seconds, by the kernel's coarse split.
     pub user: f64,
