@@ -20,9 +20,6 @@ use code::{BlockId, Refusal, TableId};
 use rustc_hash::{FxHashMap, FxHashSet};
 use unwind::{CloneFrame, write_frames};
 
-/// The byte in the gaps between fragments: `int3`, so a jump into a gap traps.
-const GAP: u8 = 0xcc;
-const MAX_ALIGN: u32 = 4096;
 /// Tables, exception tables and unwind tables start at multiples of this. Bytes.
 const DATA_ALIGN: usize = 8;
 
@@ -117,7 +114,6 @@ pub fn emit_while(request: &Request<'_>, goes_on: &dyn Fn(Stage) -> bool) -> Res
 /// Checks the caller's side of the contract.
 fn check(request: &Request<'_>) -> Result<(), Error> {
     let mut entries = FxHashSet::default();
-    let mut largest = 1;
     for f in &request.functions {
         let entry = f.cfg.entry;
         let mut seen = vec![false; f.cfg.blocks.len()];
@@ -126,20 +122,9 @@ fn check(request: &Request<'_>) -> Result<(), Error> {
         if !starts || !entries.insert(entry) || !f.order.iter().all(fresh) {
             return Err(Error::BadOrder { entry });
         }
-        for align in f.align_blocks.iter().map(|a| a.1).chain([f.align]) {
-            if !align.is_power_of_two() || align > MAX_ALIGN {
-                return Err(Error::BadAlignment { at: entry, align });
-            }
-            largest = largest.max(align);
-        }
     }
-    let data_align = 8;
-    for (at, align) in [(request.text_at, largest), (request.data_at, data_align)] {
-        if at.align_down(u64::from(align)) != at {
-            return Err(Error::BadAlignment { at, align });
-        }
-    }
-    Ok(())
+    let data_at = request.data_at;
+    if data_at.align_down(DATA_ALIGN as u64) == data_at { Ok(()) } else { Err(Error::Misaligned { data_at }) }
 }
 
 /// One function in progress.
@@ -289,14 +274,17 @@ impl<'a> Round<'a> {
         Ok(Finished::Output(Box::new(output)))
     }
 
-    /// Returns the text: the fragments of all clones at their addresses, with the gaps between them.
+    /// Returns the text: the fragments of all clones, which lie one behind the other.
     fn text(&self, parts: &[Part<'_>]) -> Vec<u8> {
         let mut fragments: Vec<_> = parts.iter().filter_map(|p| p.clone.fragments()).flatten().collect();
         fragments.sort_unstable_by_key(|f| f.range.start);
         let mut text = Vec::with_capacity(self.text_len);
         for f in fragments {
-            let from = f.range.start.since(self.request.text_at).and_then(|n| usize::try_from(n).ok());
-            text.resize(from.unwrap_or(text.len()), GAP);
+            assert_eq!(
+                f.range.start,
+                self.request.text_at.add(text.len() as u64),
+                "fragments follow each other"
+            );
             text.extend(f.bytes);
         }
         text
@@ -370,7 +358,6 @@ fn count(stats: &mut Stats, part: &Part<'_>) {
         match item.kind {
             Kind::Dropped => stats.dropped_jumps += 1,
             Kind::Inlined => stats.inlined += 1,
-            Kind::Align { .. } => stats.nop_bytes += u64::from(item.len),
             Kind::Branch { op: Op::Jump, .. } if item.inst.is_none() => stats.inserted_jumps += 1,
             _ => {}
         }

@@ -4,7 +4,6 @@ use crate::Fragments;
 use crate::count;
 use crate::items::{Item, ItemId, Kind, Op, Place, Plan, Target};
 use crate::map::{Entry, Link};
-use crate::nops;
 use crate::reach::{rel8, rel32};
 use crate::request::{Function, Stub, Stubs};
 use crate::{inline, table};
@@ -222,9 +221,6 @@ struct Encoder<'a> {
 
 impl Encoder<'_> {
     fn item(&mut self, id: ItemId, item: &Item) -> Result<(), Misfit> {
-        if let Kind::Align { .. } = item.kind {
-            return Ok(self.align(item)?);
-        }
         self.entry(item.at, item, self.link(id, item));
         let end = self.out.fragments.address(item.at).add(u64::from(item.len));
         let start = self.out.bytes.len();
@@ -235,7 +231,7 @@ impl Encoder<'_> {
             self.out.bytes.extend(i.bytes.as_slice());
         }
         match item.kind {
-            Kind::Verbatim | Kind::Dropped | Kind::Inlined | Kind::Align { .. } => {}
+            Kind::Verbatim | Kind::Dropped | Kind::Inlined => {}
             Kind::RipRelative { disp_at } => {
                 let to = Avma(copied.ok_or(Refusal::RoundTrip)?.decoded.ip_rel_memory_address());
                 let disp = rel32(end, to).ok_or(Refusal::OutOfReach)?;
@@ -275,17 +271,6 @@ impl Encoder<'_> {
                 }
             }
             Kind::Branch { op, to, long } => self.branch(op, to, long, end)?,
-        }
-        Ok(())
-    }
-
-    /// Fills up to an alignment.
-    fn align(&mut self, item: &Item) -> Result<(), Refusal> {
-        let mut at = item.at;
-        for nop in nops::fill(item.len as usize) {
-            self.entry(at, item, Link::Extra);
-            self.out.bytes.extend(nop);
-            at += u32::try_from(nop.len()).map_err(|_| Refusal::TooLarge)?;
         }
         Ok(())
     }

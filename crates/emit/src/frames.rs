@@ -76,7 +76,7 @@ fn lsda(original: &Lsda, fragment: &Fragment<'_>) -> Lsda {
     let mut open = false;
     let mut last = None;
     for (i, e) in fragment.insts.iter().map(|i| &i.entry).enumerate() {
-        // Extra jumps and nops do not throw. They neither begin nor end a call site.
+        // Extra jumps and counters do not throw. They neither begin nor end a call site.
         if !matches!(e.link, Link::Copy | Link::Again | Link::Within) {
             continue;
         }

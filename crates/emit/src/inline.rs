@@ -152,7 +152,7 @@ impl Builder<'_> {
         let out_of_line = std::mem::take(&mut self.out_of_line);
         if !out_of_line.is_empty() && self.plan.fragments.last().is_some_and(|f| f.zone == Zone::Hot) {
             let first = self.plan.next_item()?;
-            self.plan.fragments.push(FragmentPlan { zone: Zone::Warm, first, align: 1 });
+            self.plan.fragments.push(FragmentPlan { zone: Zone::Warm, first });
         }
         for OutOfLine { call, what, from, back } in out_of_line {
             self.plan.labels[from.index()] = self.plan.next_item()?;

@@ -92,11 +92,9 @@ pub(crate) enum Kind {
     Branch { op: Op, to: Target, long: bool },
     /// A jump of the original that leads to the next instruction of the clone, and is left out.
     Dropped,
-    /// Nops up to a multiple of `to`.
-    Align { to: u32 },
 }
 
-/// At most one instruction of the clone (nops count as one).
+/// At most one instruction of the clone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Item {
     pub(crate) kind: Kind,
@@ -135,7 +133,7 @@ pub(crate) struct Borrowed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PlannedBlock {
     pub(crate) id: BlockId,
-    /// Its first item, after the alignment.
+    /// Its first item.
     pub(crate) first: ItemId,
 }
 
@@ -145,8 +143,6 @@ pub(crate) struct FragmentPlan {
     pub(crate) zone: Zone,
     /// Its first item.
     pub(crate) first: ItemId,
-    /// The largest of the fragment's alignment and its blocks' alignments. Bytes.
-    pub(crate) align: u32,
 }
 
 /// A region of the text.

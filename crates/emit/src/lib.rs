@@ -20,9 +20,9 @@
 //!   procedure linkage table go to the stub's destination.
 //! - A loop may be unrolled (`unroll`).
 //! - A call may be inlined or guarded (`inline`, `inline_body`).
-//! - All other instructions without a counterpart are jumps, nops and, if requested, counters. Each stands
-//!   for the instruction to which it leads. A counter changes only registers and flags that are not live, and
-//!   whet's own memory.
+//! - All other instructions without a counterpart are jumps and, if requested, counters. Each stands for the
+//!   instruction to which it leads. A counter changes only registers and flags that are not live, and whet's
+//!   own memory.
 //! - If anything does not fit, the whole function is refused and everything is laid out again without it. So
 //!   nothing refers to a missing clone.
 //!
@@ -54,7 +54,6 @@ mod inline_body;
 mod items;
 mod map;
 mod map_format;
-mod nops;
 mod plan;
 mod reach;
 mod redirect;

@@ -2,13 +2,13 @@
 //!
 //! The state problem: a thread, a return address, a sample or an unwind rule refers to one instruction of one
 //! copy, and must be carried to the other copy. The relation is not a plain bijection. [`Link`] names the
-//! cases: most instructions are in both copies; jumps and nops may be in the clone only; a jump may be in the
-//! original only; some instructions are in the clone more than once.
+//! cases: most instructions are in both copies; jumps and counters may be in the clone only; a jump may be in
+//! the original only; some instructions are in the clone more than once.
 //!
 //! Rules: from clone to original, an extra instruction maps to the instruction to which it leads. From
 //! original to clone, a dropped jump maps to the place to which it would lead, and an instruction with
-//! several copies maps to the first. Both are right because the state is the same on either side of a jump or
-//! a nop.
+//! several copies maps to the first. Both are right because the state is the same on either side of a jump,
+//! and a counter changes nothing that the program reads.
 
 use crate::Fragments;
 use addr::Avma;
@@ -18,7 +18,7 @@ use addr::Avma;
 pub enum Link {
     /// The clone instruction is the copy of the original one.
     Copy,
-    /// A jump or nop of the clone only; `original` is its destination.
+    /// A jump or counter of the clone only; `original` is the instruction to which it leads.
     Extra,
     /// A jump of the original only. The clone's side is the place to which it would lead, and has no bytes
     /// for it. Or: a call of the original whose callee is inlined. The clone's side is then the start of the

@@ -26,7 +26,7 @@
 //!
 //! A loop may be unrolled ([`crate::unroll`]).
 //!
-//! Everything but branches and alignment has its final size here; `relax` sizes these two.
+//! Everything but branches has its final size here; `relax` sizes those.
 
 use crate::count;
 use crate::inline::OutOfLine;
@@ -147,18 +147,9 @@ impl Builder<'_> {
         self.f.order.get(place + 1).copied().filter(|_| self.zone(place) == self.zone(place + 1))
     }
 
-    /// Plans the fragment start and alignment before the first copy of a block.
+    /// Plans the start of a block, before its first copy, and of its fragment if it is the first there.
     fn begin(&mut self, id: BlockId, place: usize) -> Result<(), Refusal> {
         self.begin_fragment(place)?;
-        let start = self.f.cfg.blocks[id.index()].range.start;
-        if let Some(&(_, to)) = self.f.align_blocks.iter().find(|(b, _)| *b == id) {
-            if let Some(fragment) = self.plan.fragments.last_mut() {
-                fragment.align = fragment.align.max(to);
-            }
-            // Nops are added even if control never falls through into them. So each byte of a clone is in an
-            // instruction that stands for an instruction of the original.
-            self.plan.push(Kind::Align { to }, 0, None, start);
-        }
         self.plan.blocks.push(PlannedBlock { id, first: self.plan.next_item()? });
         Ok(())
     }
@@ -168,9 +159,7 @@ impl Builder<'_> {
         let zone = self.zone(place);
         if self.plan.fragments.last().is_none_or(|f| f.zone != zone) {
             let first = self.plan.next_item()?;
-            // The second fragment is entered by jumps only.
-            let align = if place == 0 { self.f.align } else { 1 };
-            self.plan.fragments.push(FragmentPlan { zone, first, align });
+            self.plan.fragments.push(FragmentPlan { zone, first });
         }
         Ok(())
     }

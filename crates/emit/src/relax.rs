@@ -3,23 +3,21 @@
 //! The state problem: an 8-bit displacement depends on the sizes of the branches it spans, and these depend
 //! on their displacements. Rule: every branch that may be short starts short; a branch that does not reach
 //! becomes long and stays long; repeat. The loop ends because each round but the last makes at least one
-//! branch long. Without alignment the result is the smallest: by induction over the rounds, a branch that is
-//! made long is long in every solution. With alignment, a longer branch may bring two places closer. The
-//! result is then right, but perhaps not the smallest.
+//! branch long. The result is the smallest: by induction over the rounds, a branch that is made long is long
+//! in every solution.
 //!
 //! Positions are counted in the clone. Their differences are distances only while both ends are in one
 //! fragment; no short branch leads out of its fragment.
 
-use crate::items::{FragmentPlan, Item, ItemId, Kind, Plan, Target, branch_len};
+use crate::items::{Item, Kind, Plan, Target, branch_len};
 use code::Refusal;
 
-/// Makes branches long where they must be, and sets the position of each item in the clone. Fragments are
-/// taken as aligned as planned.
+/// Makes branches long where they must be, and sets the position of each item in the clone.
 ///
 /// # Errors
 /// [`Refusal::TooLarge`] beyond 1 GiB.
 pub(crate) fn relax(plan: &mut Plan) -> Result<(), Refusal> {
-    place(&mut plan.items, &plan.fragments)?;
+    place(&mut plan.items)?;
     let short = |i: &Item| matches!(i.kind, Kind::Branch { long: false, .. });
     let mut candidates: Vec<usize> = (0..plan.items.len()).filter(|&i| short(&plan.items[i])).collect();
     loop {
@@ -38,23 +36,15 @@ pub(crate) fn relax(plan: &mut Plan) -> Result<(), Refusal> {
         if candidates.len() == before {
             return Ok(());
         }
-        place(&mut plan.items, &plan.fragments)?;
+        place(&mut plan.items)?;
     }
 }
 
-/// Computes positions from the current sizes; sets the sizes of alignments.
-fn place(items: &mut [Item], fragments: &[FragmentPlan]) -> Result<(), Refusal> {
-    let mut firsts = fragments.iter().map(|f| f.first).peekable();
-    // `at` is the position of the item, `start` that of its fragment.
-    let (mut at, mut start) = (0u32, 0u32);
-    for (i, item) in (0u32..).map(ItemId).zip(items) {
-        if firsts.next_if_eq(&i).is_some() {
-            start = at;
-        }
+/// Computes positions from the current sizes.
+fn place(items: &mut [Item]) -> Result<(), Refusal> {
+    let mut at = 0u32;
+    for item in items {
         item.at = at;
-        if let Kind::Align { to } = item.kind {
-            item.len = (at - start).next_multiple_of(to) - (at - start);
-        }
         at = at.checked_add(item.len).filter(|&a| a <= 1 << 30).ok_or(Refusal::TooLarge)?;
     }
     Ok(())
@@ -63,24 +53,21 @@ fn place(items: &mut [Item], fragments: &[FragmentPlan]) -> Result<(), Refusal> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::items::{Op, Place, PlannedBlock, Zone};
+    use crate::items::{FragmentPlan, Op, Place, PlannedBlock, Zone};
     use addr::Avma;
     use code::BlockId;
     use proptest::prelude::*;
 
-    /// Builds blocks of a body, a branch to a block, and perhaps an alignment before them. From the block
-    /// `split` on, they are in a second fragment.
-    fn build_split(blocks: &[(u32, bool, u32, Option<u32>)], split: usize) -> Plan {
+    /// Builds blocks of a body and a branch to a block. From the block `split` on, they are in a second
+    /// fragment.
+    fn build_split(blocks: &[(u32, bool, u32)], split: usize) -> Plan {
         let mut plan = Plan::default();
         let push = |plan: &mut Plan, kind, len| plan.push(kind, len, None, Avma(0));
-        for (b, &(body, cond, to, align)) in blocks.iter().enumerate() {
+        for (b, &(body, cond, to)) in blocks.iter().enumerate() {
             if b == 0 || b == split {
                 let zone = if b < split { Zone::Hot } else { Zone::Warm };
                 let first = plan.next_item().unwrap();
-                plan.fragments.push(FragmentPlan { zone, first, align: 64 });
-            }
-            if let Some(to) = align {
-                push(&mut plan, Kind::Align { to }, 0);
+                plan.fragments.push(FragmentPlan { zone, first });
             }
             let id = BlockId(u32::try_from(b).unwrap());
             plan.blocks.push(PlannedBlock { id, first: plan.next_item().unwrap() });
@@ -93,21 +80,18 @@ mod tests {
         plan
     }
 
-    fn build(blocks: &[(u32, bool, u32, Option<u32>)]) -> Plan {
+    fn build(blocks: &[(u32, bool, u32)]) -> Plan {
         build_split(blocks, blocks.len())
     }
 
     /// Returns whether each short branch reaches, and sizes and positions agree.
     fn sound(plan: &Plan) -> bool {
         let mut at = 0;
-        plan.numbered_items().all(|(i, item)| {
-            let fragment = plan.fragments.iter().rfind(|f| f.first <= i).unwrap();
-            let start = plan.position(fragment.first);
+        plan.items.iter().all(|item| {
             let consistent = item.at == at;
             at += item.len;
             consistent
                 && match item.kind {
-                    Kind::Align { to } => (at - start).is_multiple_of(to) && item.len < to,
                     Kind::Branch { op, to: Target::Place(p), long } => {
                         let to = i64::from(plan.block_position(p));
                         item.len == branch_len(op, long)
@@ -120,8 +104,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sound_with_alignment(blocks in prop::collection::vec(
-            (0u32..90, any::<bool>(), 0u32..40, prop::option::weighted(0.3, prop::sample::select(vec![2u32, 16, 32, 64]))), 1..40),
+        fn each_short_branch_reaches(blocks in prop::collection::vec((0u32..90, any::<bool>(), 0u32..40), 1..40),
             split in 0usize..40) {
             let mut plan = build_split(&blocks, split);
             relax(&mut plan).unwrap();
@@ -129,8 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn least_without_alignment(blocks in prop::collection::vec((0u32..70, any::<bool>(), 0u32..8), 1..8)) {
-            let blocks: Vec<_> = blocks.into_iter().map(|(b, c, t)| (b, c, t, None)).collect();
+        fn no_choice_of_branches_is_smaller(blocks in prop::collection::vec((0u32..70, any::<bool>(), 0u32..8), 1..8)) {
             let mut plan = build(&blocks);
             relax(&mut plan).unwrap();
             let size = plan.text_len();
@@ -146,7 +128,7 @@ mod tests {
                         n += 1;
                     }
                 }
-                place(&mut p.items, &p.fragments).unwrap();
+                place(&mut p.items).unwrap();
                 if sound(&p) {
                     least = least.min(p.text_len());
                 }
@@ -160,12 +142,12 @@ mod tests {
         // A short branch reaches over a body of 127 bytes, but not of 128. A backward displacement includes
         // the branch itself.
         for (body, len) in [(127, 2), (128, 6)] {
-            let mut plan = build(&[(0, true, 2, None), (body - 2, false, 1, None), (1, false, 2, None)]);
+            let mut plan = build(&[(0, true, 2), (body - 2, false, 1), (1, false, 2)]);
             relax(&mut plan).unwrap();
             assert_eq!(plan.items[1].len, len, "forward over {body}");
         }
         for (body, len) in [(126, 2), (127, 5)] {
-            let mut plan = build(&[(body, false, 0, None)]);
+            let mut plan = build(&[(body, false, 0)]);
             relax(&mut plan).unwrap();
             assert_eq!(plan.items[1].len, len, "backward over {body}");
         }

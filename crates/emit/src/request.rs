@@ -19,9 +19,6 @@ pub struct Function<'a> {
     /// the other functions. The remaining blocks lie in the zone of warm code, behind the hot code of all
     /// functions. They form a second fragment of the clone or, if this is 0, the whole clone.
     pub hot: usize,
-    /// Blocks of `order` to align, each to a number of bytes (a power of two, at most 4096): the heads of hot
-    /// loops.
-    pub align_blocks: Vec<(BlockId, u32)>,
     /// Instructions to whose clones redirects in the original lead. A counter at such an instruction also
     /// counts control that comes from a redirect.
     pub entrances: Vec<InstId>,
@@ -37,8 +34,6 @@ pub struct Function<'a> {
     pub personality: Option<Avma>,
     /// The original's signal-frame mark.
     pub signal_frame: bool,
-    /// Alignment of the clone's start: a power of two, at most 4096. Bytes.
-    pub align: u32,
     /// Counters at points of the function, none twice.
     pub counters: Vec<Counter>,
     /// Register values to store before instructions.
@@ -109,7 +104,7 @@ pub struct Guard {
 /// A set of functions to clone together.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// The address of the text; aligned to the largest alignment in the request.
+    /// The address of the text.
     pub text_at: Avma,
     /// The address of the data; aligned to 8.
     pub data_at: Avma,
@@ -145,14 +140,12 @@ impl<'a> Function<'a> {
             cfg,
             hot: order.len(),
             order,
-            align_blocks: Vec::new(),
             entrances: Vec::new(),
             is_redirected: false,
             rows,
             lsda: None,
             personality: None,
             signal_frame: false,
-            align: 1,
             counters: Vec::new(),
             watches: Vec::new(),
             through_redirects: Vec::new(),
@@ -204,7 +197,7 @@ impl CloneInfo {
 /// The result of a request.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The bytes for [`Request::text_at`]; the gaps between fragments trap.
+    /// The bytes for [`Request::text_at`].
     pub text: Vec<u8>,
     /// The bytes for [`Request::data_at`]: jump tables, exception tables, the unwind index and the unwind
     /// table.
@@ -239,11 +232,9 @@ pub struct Stats {
     pub inlined: u64,
     /// Conditional jumps whose condition was inverted.
     pub inverted: u64,
-    /// Bytes of nops for aligned blocks.
-    pub nop_bytes: u64,
     /// Bytes of cloned blocks in the original.
     pub original_bytes: u64,
-    /// Bytes of the clones, without the gaps between their fragments.
+    /// Bytes of the clones.
     pub clone_bytes: u64,
     /// The part of `clone_bytes` in the zone of warm code.
     pub warm_bytes: u64,
@@ -263,13 +254,11 @@ pub enum Error {
         /// The function's entry.
         entry: Avma,
     },
-    /// Caller's mistake: an alignment is no power of two or over 4096, or a start is not aligned as required.
-    #[error("{align} is no alignment for {at}")]
-    BadAlignment {
-        /// The address to be aligned.
-        at: Avma,
-        /// The alignment. Bytes.
-        align: u32,
+    /// Caller's mistake: the data does not start at a multiple of 8.
+    #[error("data at {data_at} is not aligned to 8 bytes")]
+    Misaligned {
+        /// The requested address of the data.
+        data_at: Avma,
     },
     /// Text and data are too far apart for the 32-bit distances of the unwind tables.
     #[error("text at {text_at} and data at {data_at} are too far apart")]

@@ -24,9 +24,8 @@
 //!      slot;
 //!    - a copy of a conditional jump has the same condition, destination ~ destination and next ~ next, or
 //!      the inverse condition and the two exchanged;
-//!    - an extra `jmp` has a destination ~ its original; an extra nop or counter has next ~ its original, and
-//!      the registers and flags that a counter changes are not read before they are written, from its
-//!      original on;
+//!    - an extra `jmp` has a destination ~ its original; a counter has next ~ its original, and the registers
+//!      and flags that it changes are not read before they are written, from its original on;
 //!    - a dropped `jmp` has a destination that its place stands for;
 //! 4. each destination in a cloned table ~ the original table's, and its reader reads the cloned table.
 //!
@@ -154,7 +153,6 @@ impl Verifier<'_> {
 
     fn extra(&self, entry: &Entry, got: &Instruction) -> Option<()> {
         let leads = match got.mnemonic() {
-            Mnemonic::Nop => Avma(got.next_ip()),
             Mnemonic::Jmp if got.is_jmp_short_or_near() => Avma(got.near_branch_target()),
             _ if self.counted.as_ref().is_some_and(|c| c.allows(self.f.cfg, entry.original, got)) => {
                 Avma(got.next_ip())

@@ -57,7 +57,7 @@ fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {
 fn function_in<'a>(cfg: &'a Cfg, order: Vec<BlockId>, rng: &mut Rng) -> Function<'a> {
     let loops = crate::loops(cfg, &order).into_iter();
     let unrolls = loops.map(|r| Unroll { copies: 1 + u32::try_from(rng.below(3)).unwrap(), ..r }).collect();
-    Function { hot: rng.hot(order.len()), align: 16, unrolls, ..Function::new(cfg, order, &[]) }
+    Function { hot: rng.hot(order.len()), unrolls, ..Function::new(cfg, order, &[]) }
 }
 
 /// Returns a function's plan and bytes.

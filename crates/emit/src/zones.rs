@@ -16,8 +16,7 @@ pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRan
     let mut text_len = 0u64;
     for zone in [Zone::Hot, Zone::Warm] {
         for (fragments, places) in functions.iter().zip(&mut places) {
-            for (fragment, len) in fragments.iter().filter(|(f, _)| f.zone == zone) {
-                text_len = text_len.next_multiple_of(u64::from(fragment.align));
+            for (_, len) in fragments.iter().filter(|(f, _)| f.zone == zone) {
                 places.push(AvmaRange::with_len(text_at.add(text_len), u64::from(*len)));
                 text_len += u64::from(*len);
             }
@@ -33,15 +32,15 @@ mod tests {
 
     #[test]
     fn hot_before_warm() {
-        let fragment = |zone, align, len| (FragmentPlan { zone, first: ItemId(0), align }, len);
+        let fragment = |zone, len| (FragmentPlan { zone, first: ItemId(0) }, len);
         let functions = [
-            vec![fragment(Zone::Hot, 16, 5), fragment(Zone::Warm, 1, 3)],
-            vec![fragment(Zone::Warm, 16, 7)],
-            vec![fragment(Zone::Hot, 16, 4), fragment(Zone::Warm, 2, 1)],
+            vec![fragment(Zone::Hot, 5), fragment(Zone::Warm, 3)],
+            vec![fragment(Zone::Warm, 7)],
+            vec![fragment(Zone::Hot, 4), fragment(Zone::Warm, 1)],
         ];
         let range = |at: u64, len| AvmaRange::with_len(Avma(0x1000 + at), len);
         let (places, len) = place(Avma(0x1000), &functions);
-        let wanted = [vec![range(0, 5), range(20, 3)], vec![range(32, 7)], vec![range(16, 4), range(40, 1)]];
-        assert_eq!((places, len), (wanted.to_vec(), 41));
+        let wanted = [vec![range(0, 5), range(9, 3)], vec![range(12, 7)], vec![range(5, 4), range(19, 1)]];
+        assert_eq!((places, len), (wanted.to_vec(), 20));
     }
 }

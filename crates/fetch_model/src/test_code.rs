@@ -110,7 +110,6 @@ pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), w
     let loops = emit::loops(&a, &order).into_iter().map(|r| Unroll { copies: 3, ..r }).collect();
     let function = |cfg, rows, (order, hot): (&[u32], usize), inline_sites, unrolls| Function {
         hot,
-        align: 16,
         inline_sites,
         unrolls,
         ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)

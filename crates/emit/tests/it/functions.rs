@@ -8,7 +8,7 @@ use addr::{Addr, Avma, AvmaRange};
 use code::{
     BlockId, Cfg, CountBy, Dest, Gpr, InstId, Point, Refusal, Spot, TableForm, TableId, TableLoad, Term,
 };
-use emit::{Body, Counter, Error, Function, Guard, InlineSite, Link, Output, Request, Stats, Stub, Stubs};
+use emit::{Body, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stub, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -26,7 +26,7 @@ fn rows(cfg: &Cfg) -> Vec<Row> {
 }
 
 fn function<'a>(cfg: &'a Cfg, order: &[u32], rows: &'a [Row]) -> Function<'a> {
-    Function { align: 16, ..Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows) }
+    Function::new(cfg, order.iter().map(|&b| BlockId(b)).collect(), rows)
 }
 
 fn request(functions: Vec<Function<'_>>) -> Request<'_> {
@@ -108,30 +108,18 @@ fn warm_blocks_lie_behind_the_hot_ones_of_all_functions() {
     let range = |from, to| AvmaRange::new(TEXT.add(from), TEXT.add(to));
     let fragments = |i: usize| out.clones[i].fragments().ranges().collect::<Vec<_>>();
     // First: test; jne 1; 2: ret, and far from it 1: add; jmp 2.
-    assert_eq!(fragments(0), [range(0, 9), range(29, 37)]);
-    let jne = emit::branch_displacement(TEXT.add(8), TEXT.add(29)).unwrap();
+    assert_eq!(fragments(0), [range(0, 9), range(22, 30)]);
+    let jne = emit::branch_displacement(TEXT.add(8), TEXT.add(22)).unwrap();
     assert_eq!(out.text[..9], [&[0x85, 0xc0, 0x0f, 0x85][..], &jne, &[0xc3]].concat());
-    let back = emit::jump(TEXT.add(32), TEXT.add(8)).unwrap();
-    assert_eq!(out.text[29..37], [&[0x48, 0x01, 0xd8][..], &back].concat());
+    let back = emit::jump(TEXT.add(25), TEXT.add(8)).unwrap();
+    assert_eq!(out.text[22..30], [&[0x48, 0x01, 0xd8][..], &back].concat());
     // Second: test; je 2; jmp 1, though 1 is next in the order.
-    assert_eq!(fragments(2), [range(16, 29), range(51, 55)]);
-    assert_eq!(out.text[24..29], emit::jump(TEXT.add(24), TEXT.add(51)).unwrap());
-    assert_eq!(out.text[51..], [0x48, 0x01, 0xd8, 0xc3]);
+    assert_eq!(fragments(2), [range(9, 22), range(33, 37)]);
+    assert_eq!(out.text[17..22], emit::jump(TEXT.add(17), TEXT.add(33)).unwrap());
+    assert_eq!(out.text[33..], [0x48, 0x01, 0xd8, 0xc3]);
     // Third: the whole function.
-    assert_eq!((fragments(1), out.clones[1].entry), (vec![range(48, 51)], TEXT.add(48)));
-    assert_eq!((&out.text[9..16], &out.text[37..48]), (&[0xcc; 7][..], &[0xcc; 11][..]));
+    assert_eq!((fragments(1), out.clones[1].entry), (vec![range(30, 33)], TEXT.add(30)));
     assert_eq!((out.stats.clone_bytes, out.stats.warm_bytes), (22 + 15, 15));
-}
-
-#[test]
-fn a_second_fragment_is_aligned_for_its_own_blocks() {
-    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
-    let rows = rows(&cfg);
-    let align_blocks = vec![(BlockId(2), 32)];
-    let out = check(vec![Function { hot: 1, align_blocks, ..function(&cfg, &[0, 1, 2], &rows) }], 18);
-    let ranges: Vec<AvmaRange> = out.clones[0].fragments().ranges().collect();
-    assert_eq!(ranges[1].start, TEXT.add(32));
-    assert_eq!(out.clones[0].map.to_clone(Avma(0x40_0006)), Some(TEXT.add(64)));
 }
 
 #[test]
@@ -198,22 +186,6 @@ fn traps_and_calls_that_do_not_return_go_on_in_the_original() {
 }
 
 #[test]
-fn alignment_nops_are_in_the_map() {
-    // 0: xor; 1: inc; jne 1; 2: ret
-    let cfg = graph(0x40_0000, &[0x31, 0xc0, 0xff, 0xc0, 0x75, 0xfc, 0xc3]);
-    let rows = rows(&cfg);
-    let mut f = function(&cfg, &[0, 1, 2], &rows);
-    f.align_blocks = vec![(BlockId(1), 32)];
-    let out = check(vec![f], 9);
-    assert_eq!(out.text[32..], [0xff, 0xc0, 0x75, 0xfc, 0xc3]);
-    assert_eq!(out.stats.nop_bytes, 30);
-    let map = &out.clones[0].map;
-    assert_eq!(map.original_of_interior(TEXT.add(20)), Some(Avma(0x40_0002)));
-    assert_eq!(map.to_clone(Avma(0x40_0002)), Some(TEXT.add(32)));
-    assert_eq!(map.entries().iter().filter(|e| e.link == Link::Extra).count(), 4);
-}
-
-#[test]
 fn clones_call_clones() {
     // f: call g; call h; jmp g. g: ret.
     let (f_at, g_at, h_at, k_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64, 0x40_0300u64);
@@ -231,7 +203,7 @@ fn clones_call_clones() {
     };
     let functions = vec![function(&f, &[0], &rf), function(&g, &[0], &rg)];
     let out = emit::emit(&Request { known: &known, ..request(functions) }).unwrap();
-    let g_clone = TEXT.add(32);
+    let g_clone = TEXT.add(20);
     assert_eq!(out.clones[1].entry, g_clone);
     assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), g_clone).unwrap());
     assert_eq!(
@@ -245,7 +217,6 @@ fn clones_call_clones() {
         "known but too far"
     );
     assert_eq!(out.text[15..20], emit::jump(TEXT.add(15), g_clone).unwrap(), "a tail call");
-    assert_eq!(out.text[20..32], [0xcc; 12], "gaps trap");
 }
 
 /// `endbr64` is needed by indirect branches only.
@@ -336,12 +307,8 @@ fn contradictions_of_the_caller_are_errors() {
     }
     let twice = vec![function(&cfg, &[0], &rows), function(&cfg, &[0], &rows)];
     assert!(matches!(emit::emit(&request(twice)), Err(Error::BadOrder { .. })));
-    for align in [0, 24, 8192] {
-        let f = Function { align, ..function(&cfg, &[0], &rows) };
-        assert!(matches!(emit::emit(&request(vec![f])), Err(Error::BadAlignment { .. })));
-    }
-    let r = Request { text_at: Avma(0x5000_0008), ..request(vec![function(&cfg, &[0], &rows)]) };
-    assert!(matches!(emit::emit(&r), Err(Error::BadAlignment { .. })));
+    let r = Request { data_at: DATA.add(4), ..request(vec![function(&cfg, &[0], &rows)]) };
+    assert!(matches!(emit::emit(&r), Err(Error::Misaligned { .. })));
     let r = Request { data_at: Avma(0x7000_0000_0000), ..request(vec![function(&cfg, &[0], &rows)]) };
     assert!(matches!(emit::emit(&r), Err(Error::TooFarApart { .. })));
 }
@@ -604,11 +571,6 @@ fn random_functions_in_random_orders() {
             let keep = 1 + rng.below(8);
             let order = rng.order(cfg.blocks.len(), keep);
             let mut f = function(cfg, &[], rows);
-            for &b in &order {
-                if rng.below(6) == 0 {
-                    f.align_blocks.push((b, [16, 32, 64][rng.below(3)]));
-                }
-            }
             if seed % 2 == 1 {
                 f.counters = crate::common::counters(cfg, &mut rng, &mut offset);
             }

@@ -335,8 +335,6 @@ fn function<'a>(clone: ToClone<'a>, bodies: &FxHashMap<Avma, Option<Body<'a>>>) 
         lsda: lsda.as_ref(),
         personality: *personality,
         signal_frame: *signal_frame,
-        // Dense code takes fewer lines; measurements show no gain from aligned entries.
-        align: 1,
         ..Function::new(cfg, order.all().to_vec(), rows)
     };
     match clone {

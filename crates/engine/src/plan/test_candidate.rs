@@ -109,7 +109,7 @@ pub(crate) fn cloned_again(
 ) -> Output {
     let rows = rows(cfg);
     let unrolls = unrolls.to_vec();
-    emitted(vec![Function { hot, align: 16, unrolls, ..Function::new(cfg, order, &rows) }], text_at)
+    emitted(vec![Function { hot, unrolls, ..Function::new(cfg, order, &rows) }], text_at)
 }
 
 /// Returns a clone of a whole function whose entry is redirected, with these calls through redirects.

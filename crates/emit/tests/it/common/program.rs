@@ -37,18 +37,12 @@ impl Source {
         if rng.below(4) == 0 {
             order[1..].sort_unstable();
         }
-        let align_blocks = match (rng.below(8), order.last()) {
-            (0, Some(&b)) => vec![(b, 32)],
-            _ => Vec::new(),
-        };
         Function {
             hot: rng.hot(order.len()),
-            align_blocks,
             entrances: self.sites.iter().map(|s| s.leads_to).collect(),
             lsda: self.lsda.as_ref(),
             personality: self.personality,
             signal_frame: self.signal_frame,
-            align: 16,
             unrolls: super::unrolls(&self.cfg, &order, rng),
             ..Function::new(&self.cfg, order, &self.rows)
         }
