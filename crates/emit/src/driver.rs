@@ -147,11 +147,11 @@ impl<'a> Job<'a> {
         Self::new(self.f, self.original_tables, stubs)
     }
 
-    /// Returns the fragments with their sizes.
+    /// Returns the zones of the fragments with their sizes.
     fn fragments(&self) -> Vec<zones::Piece> {
         let fragments = &self.plan.fragments;
         let start = |i: usize| fragments.get(i).map_or(self.plan.text_len(), |f| self.plan.position(f.first));
-        fragments.iter().enumerate().map(|(i, f)| (*f, start(i + 1) - start(i))).collect()
+        fragments.iter().enumerate().map(|(i, f)| (f.zone, start(i + 1) - start(i))).collect()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Computes the address of each fragment.
 //!
 //! The hot fragments of all functions come first, then the warm ones, both in the functions' order. So warm
-//! code does not share cache lines with hot code.
+//! code shares at most one cache line with hot code.
 
-use crate::items::{FragmentPlan, Zone};
+use crate::items::Zone;
 use addr::{Addr, Avma, AvmaRange};
 
-/// A fragment to be placed, and its size. Bytes.
-pub(crate) type Piece = (FragmentPlan, u32);
+/// The zone of a fragment to be placed, and its size. Bytes.
+pub(crate) type Piece = (Zone, u32);
 
 /// Returns the ranges of all fragments of each function, in the function's own order, from `text_at` on, and
 /// the size of the whole text. Bytes.
@@ -16,7 +16,7 @@ pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRan
     let mut text_len = 0u64;
     for zone in [Zone::Hot, Zone::Warm] {
         for (fragments, places) in functions.iter().zip(&mut places) {
-            for (_, len) in fragments.iter().filter(|(f, _)| f.zone == zone) {
+            for (_, len) in fragments.iter().filter(|(z, _)| *z == zone) {
                 places.push(AvmaRange::with_len(text_at.add(text_len), u64::from(*len)));
                 text_len += u64::from(*len);
             }
@@ -28,15 +28,13 @@ pub(crate) fn place(text_at: Avma, functions: &[Vec<Piece>]) -> (Vec<Vec<AvmaRan
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::items::ItemId;
 
     #[test]
     fn hot_before_warm() {
-        let fragment = |zone, len| (FragmentPlan { zone, first: ItemId(0) }, len);
         let functions = [
-            vec![fragment(Zone::Hot, 5), fragment(Zone::Warm, 3)],
-            vec![fragment(Zone::Warm, 7)],
-            vec![fragment(Zone::Hot, 4), fragment(Zone::Warm, 1)],
+            vec![(Zone::Hot, 5), (Zone::Warm, 3)],
+            vec![(Zone::Warm, 7)],
+            vec![(Zone::Hot, 4), (Zone::Warm, 1)],
         ];
         let range = |at: u64, len| AvmaRange::with_len(Avma(0x1000 + at), len);
         let (places, len) = place(Avma(0x1000), &functions);

@@ -18,7 +18,7 @@ use emit::{AddressMap, Link};
 use iced_x86::{Code, Decoder, DecoderOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Limit of the instructions that only the clones' side executes before one instruction of the path: nops,
+/// Limit of the instructions that only the clones' side executes before one instruction of the path, such as
 /// jumps to jumps.
 const MOST_EXTRA: usize = 64;
 

@@ -57,7 +57,7 @@ impl Gauge {
         Ok(Reading {
             at: before + (after - before) / 2,
             queries,
-            cpu: CpuTime { all: f64::midpoint(cpu_before.all, cpu_after.all), ..cpu_before },
+            cpu: cpu_before.midpoint(&cpu_after),
             machine,
         })
     }

@@ -2,7 +2,7 @@
 
 use crate::command::{Answer, Commands, Spec, quote};
 use crate::error::Error;
-use crate::procfs::{self, CpuTicks, Stat};
+use crate::procfs::{self, CpuTicks, Spent, Stat};
 use crate::shell::Shell;
 use std::fs;
 use std::path::PathBuf;
@@ -86,20 +86,23 @@ impl Host {
         }
     }
 
-    /// Returns the status of a process, and its CPU seconds: by its clock, or, through a shell, which reads no
-    /// clock, in whole clock ticks. `None` if the process is gone.
+    /// Returns the status of a process, and its CPU time: by its clock, or, through a shell, which reads no
+    /// clock, by its threads. `None` if the process is gone.
     ///
     /// # Errors
     /// [`Error::Shell`] if the shell fails.
-    pub fn process(&self, pid: i32) -> Result<Option<(Stat, f64)>, Error> {
-        let Some(stat) = Stat::parse(&self.text(&format!("/proc/{pid}/stat"))?) else { return Ok(None) };
-        let all = match self.shell {
-            // The kernel scales the two so that their sum is the exact time (`cputime_adjust`).
-            Some(_) => Some(stat.user + stat.system),
+    pub fn process(&self, pid: i32) -> Result<Option<(Stat, Spent)>, Error> {
+        let Some(shell) = &self.shell else {
+            let stat = Stat::parse(&self.text(&format!("/proc/{pid}/stat"))?);
             // The process may end between these two.
-            None => procfs::process_cpu(pid),
+            return Ok(stat.zip(procfs::process_cpu(pid).map(Spent::Clock)));
         };
-        Ok(all.map(|all| (stat, all)))
+        let files =
+            format!("cat /proc/{pid}/stat 2>/dev/null; grep -H . /proc/{pid}/task/*/schedstat 2>/dev/null");
+        let text = shell.read(&self.commands, &files)?;
+        let (stat, threads) = text.split_once('\n').unwrap_or_default();
+        let threads = threads.lines().filter_map(procfs::thread_cpu).collect();
+        Ok(Stat::parse(stat).map(|stat| (stat, Spent::Threads(threads))))
     }
 
     /// Returns whether a process exists and is no zombie.

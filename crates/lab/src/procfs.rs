@@ -58,8 +58,24 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64
 }
 
-/// Returns the CPU seconds of a process by its clock: exact, of all its threads at one moment, those that have
-/// ended included. `None` if the process is gone.
+/// The CPU seconds of a process until now, up to the last tick of each CPU on which it runs.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Spent {
+    /// Of all its threads, those that have ended included.
+    Clock(f64),
+    /// Of each thread that lives, by its id.
+    Threads(Vec<(i32, f64)>),
+}
+
+/// Returns the CPU seconds of a thread from a line of grep: its file, a colon and its schedstat.
+pub fn thread_cpu(line: &str) -> Option<(i32, f64)> {
+    let (file, schedstat) = line.split_once("/schedstat:")?;
+    let ns: f64 = schedstat.split(' ').next()?.parse().ok()?;
+    Some((file.rsplit_once('/')?.1.parse().ok()?, ns / 1e9))
+}
+
+/// Returns the CPU seconds of a process by its clock, which has the threads that have ended, and is one moment
+/// for all. `None` if the process is gone.
 pub fn process_cpu(pid: i32) -> Option<f64> {
     let now = clock_getcpuclockid(Pid::from_raw(pid)).ok()?.now().ok()?;
     Some(Duration::from(now).as_secs_f64())
@@ -158,6 +174,13 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_and_its_time_are_read_from_a_line_of_grep() {
+        assert_eq!(thread_cpu("/proc/7/task/12/schedstat:2500000000 34 5"), Some((12, 2.5)));
+        assert_eq!(thread_cpu("grep: /proc/7/task/12/schedstat: No such process"), None);
+        assert_eq!(thread_cpu(""), None);
+    }
+
+    #[test]
     fn the_time_of_a_thread_that_ends_is_kept() {
         let me = i32::try_from(std::process::id()).unwrap();
         let (ready, wait) = mpsc::channel();
@@ -166,13 +189,17 @@ mod tests {
             while Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap().as_millis() < 200 {
                 std::hint::spin_loop();
             }
-            ready.send(()).unwrap();
+            ready.send(rustix::thread::gettid()).unwrap();
             may_end.recv().unwrap();
         });
-        wait.recv().unwrap();
+        let tid = wait.recv().unwrap();
         let before = process_cpu(me).unwrap();
         end.send(()).unwrap();
         thread.join().unwrap();
+        // The thread is listed until the kernel has done with it.
+        while std::path::Path::new(&format!("/proc/self/task/{tid}")).exists() {
+            std::thread::yield_now();
+        }
         assert!(process_cpu(me).unwrap() >= before);
     }
 

@@ -81,6 +81,18 @@ fn a_condition_is_inverted_if_its_target_is_next() {
 }
 
 #[test]
+fn a_clone_may_begin_at_any_address() {
+    let cfg = diamond();
+    let rows = rows(&cfg);
+    for by in 0..16 {
+        let text_at = TEXT.add(by);
+        let out =
+            emit::emit(&Request { text_at, ..request(vec![function(&cfg, &[0, 2, 1], &rows)]) }).unwrap();
+        assert_eq!((out.clones[0].entry, out.text.len()), (text_at, 10));
+    }
+}
+
+#[test]
 fn cold_edges_go_to_the_original() {
     let cfg = diamond();
     let rows = rows(&cfg);

@@ -135,7 +135,7 @@ pub enum Pairing {
     Copy,
     /// A further copy of an instruction in an unrolled loop; the copies follow each other.
     Again,
-    /// A jump or nop that only the clone has.
+    /// A jump that only the clone has.
     Extra,
     /// A jump of the original that the clone does not need, or a call that the clone replaces by a more
     /// direct one.

@@ -44,8 +44,8 @@ fn entries(out: &Output) -> Redirects {
     Redirects { entries, ..Redirects::default() }
 }
 
-/// Returns the addresses of the originals' instructions that a side executes. Leaves out jumps and nops of
-/// the clones, the `endbr64` that direct branches bypass, jumps, and returns, which may stand for any code.
+/// Returns the addresses of the originals' instructions that a side executes. Leaves out the `endbr64`
+/// that direct branches bypass, jumps, and returns, which may stand for any code.
 fn deeds(steps: &[Step], out: &Output) -> Vec<Avma> {
     let original = |s: &Step| match out.clones.iter().find(|c| c.map.fragments().contains(s.at)) {
         Some(c) => c
