@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// CPU seconds since the processes began.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CpuTime {
-    /// Of all threads, in nanoseconds by the kernel's count.
+    /// Of all threads, counted in nanoseconds.
     pub all: f64,
     /// User seconds, by the kernel's coarse split.
     pub user: f64,
