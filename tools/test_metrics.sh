@@ -60,6 +60,9 @@ cat >"$work/whet.toml" <<TOML
 exe = 'a "quoted" name'
 [take]
 every = "200ms"
+# The share of clones comes with each look at whether they still fit.
+[reoptimize]
+every = "1s"
 [paths]
 socket = "$work/run/socket"
 state = "$work/state"
