@@ -280,11 +280,8 @@ impl<'a> Round<'a> {
         fragments.sort_unstable_by_key(|f| f.range.start);
         let mut text = Vec::with_capacity(self.text_len);
         for f in fragments {
-            assert_eq!(
-                f.range.start,
-                self.request.text_at.add(text.len() as u64),
-                "fragments follow each other"
-            );
+            let end = self.request.text_at.add(text.len() as u64);
+            assert_eq!(f.range.start, end, "each fragment lies at the end of the one before");
             text.extend(f.bytes);
         }
         text

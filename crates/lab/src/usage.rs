@@ -133,13 +133,13 @@ mod tests {
         let (mut usage, mut alone) = (of(true), of(false));
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let of_child = || procfs::process_cpu(i32::try_from(child.id()).unwrap()).unwrap();
-        while of_child() < 0.2 {
+        while of_child() < 0.25 {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         let (family, without) = (usage.read().unwrap().all, alone.read().unwrap().all);
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(usage.read().unwrap().all >= family);
-        assert!(usage.read().unwrap().all - alone.read().unwrap().all >= 0.19, "{family} {without}");
+        assert!(usage.read().unwrap().all - alone.read().unwrap().all >= 0.2, "{family} {without}");
     }
 }
