@@ -57,6 +57,16 @@ impl Host {
         Ok(text.trim().to_owned())
     }
 
+    /// Returns the first 60 lines of each of some files, each line as `PATH:LINE`. `patterns` are those of the shell.
+    /// Files that cannot be read are left out. Of this host, nothing.
+    ///
+    /// # Errors
+    /// [`Error::Shell`] if the shell fails.
+    pub fn lines(&self, patterns: &str) -> Result<String, Error> {
+        let script = format!("grep -Hs -m 60 '' {patterns}");
+        self.shell.as_ref().map_or(Ok(String::new()), |shell| shell.read(&self.commands, &script))
+    }
+
     /// Returns the path of a process's program. `None` if it cannot be read.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ impl Lab {
     /// [`Error::Missing`] if sysbench is not installed.
     pub fn sysbench(&self, database: &Database, tables: usize, rows: Option<u64>) -> Result<Sysbench, Error> {
         let binary = Sysbench::locate(database.sysbench.as_deref())?;
-        let pool = database.buffer_pool_mib(self.machine.memory_mib);
+        let pool = database.buffer_pool_mib(self.machine.host.memory_mib);
         let rows = rows.unwrap_or_else(|| rows_that_fit(pool, tables));
         Ok(Sysbench::new(&binary, &self.commands, self.folder.path(), tables, rows))
     }

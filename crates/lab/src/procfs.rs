@@ -128,9 +128,8 @@ pub fn is_alive(stat: &str) -> bool {
 }
 
 /// Returns the memory of the machine in KiB, or 0 if it cannot be read.
-pub fn memory_kib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+pub fn memory_kib(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
     line.and_then(|l| l.split_whitespace().next()).and_then(|w| w.parse().ok()).unwrap_or(0)
 }
 

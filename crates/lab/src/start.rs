@@ -9,7 +9,7 @@ use crate::folder::{Folder, Run};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::machine::{Cpu, Machine, Placement, Topology};
+use crate::machine::{Cpu, Description, Machine, Placement, Topology};
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -106,14 +106,15 @@ fn create(
         )));
     }
     let commands = Commands::new(&path, interrupt.clone())?;
+    let host = Host::new(&commands, shell);
     let version = match &whet {
-        Some(binary) => Whet::new(binary, &Host::new(&commands, shell)).version()?,
+        Some(binary) => Whet::new(binary, &host).version()?,
         None => "none".to_owned(),
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
     let uncounted = match shell {
         Some(_) => Some(Uncounted::Elsewhere),
-        None => events::probe(&commands, events::table(&Cpu::here()))?,
+        None => events::probe(&commands, events::table(&Cpu::here(), &Topology::here()))?,
     };
     let mut kept = scenario.clone();
     if let Some(database) = kept.database_mut() {
@@ -126,7 +127,9 @@ fn create(
     };
     let mut folders = vec![path.as_path()];
     folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
-    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), shell)?;
+    let server = shell.map(|shell| Ok((shell, Description::there(&host)?))).transpose()?;
+    let server = server.as_ref().map(|(shell, description)| (*shell, description));
+    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), server)?;
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),

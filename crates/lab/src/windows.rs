@@ -40,7 +40,8 @@ pub fn counting(lab: &Lab, gauge: &Gauge, length: Option<Duration>) -> Result<Op
     if counted.is_empty() {
         return Ok(None);
     }
-    Counting::begin(&lab.commands, &counted, length, events::table(&lab.machine.identity))
+    let table = events::table(&lab.machine.host.identity, &lab.machine.host.topology);
+    Counting::begin(&lab.commands, &counted, length, table)
 }
 
 /// A server being measured under a load that has just begun.

@@ -1,6 +1,7 @@
 //! The output of `perf stat`.
 
 use super::counts::Counts;
+use super::table::Slots;
 
 /// The counts of a window.
 #[derive(Clone, PartialEq, Default, Debug)]
@@ -14,7 +15,7 @@ pub(super) struct Counted {
 
 /// Parses lines of the form `COUNT;UNIT;EVENT;TIME;PERCENT;…`. Events that were not counted have words in
 /// place of the count, and are left out.
-pub(super) fn parse(text: &str, slots: f64) -> Counted {
+pub(super) fn parse(text: &str, slots: Slots) -> Counted {
     // In many locales perf prints a decimal comma.
     let number = |field: &str| field.replace(',', ".").parse::<f64>().ok();
     let mut counted = Counted { events: Counts::new(), share: 1.0 };
@@ -28,11 +29,7 @@ pub(super) fn parse(text: &str, slots: f64) -> Counted {
             counted.share = counted.share.min(percent / 100.0);
         }
     }
-    if let Some(cycles) =
-        counted.events.get("cycles").filter(|_| counted.events.contains_key("frontend-stalls"))
-    {
-        counted.events.insert("frontend-slots".to_owned(), cycles * slots);
-    }
+    slots.complete(&mut counted.events);
     counted
 }
 
@@ -42,7 +39,7 @@ mod tests {
     use super::*;
 
     /// Returns the share, and the figures as words.
-    fn figures(text: &str, slots: f64) -> (f64, String) {
+    fn figures(text: &str, slots: Slots) -> (f64, String) {
         let counted = parse(text, slots);
         let word = |of: fn(&Counts) -> Option<f64>| {
             of(&counted.events).map_or("–".to_owned(), |v| format!("{v:.2}"))
@@ -54,28 +51,49 @@ mod tests {
     #[test]
     fn counts_become_figures() {
         let zen_4 = include_str!("../../tests/perf/zen4.txt");
-        assert_eq!(figures(zen_4, 6.0), (1.0, "0.97 1.03 16.00 0.90 0.20 1.79 100.00 – 40.00".to_owned()));
+        assert_eq!(
+            figures(zen_4, Slots::PerCycle(6.0)),
+            (1.0, "0.97 1.03 16.00 0.90 0.20 1.79 100.00 – 40.00".to_owned())
+        );
     }
 
     #[test]
     fn groups_that_took_turns_lower_the_share() {
-        let (share, words) = figures(include_str!("../../tests/perf/skylake-multiplexed.txt"), 4.0);
+        let (share, words) =
+            figures(include_str!("../../tests/perf/skylake-multiplexed.txt"), Slots::PerCycle(4.0));
         assert!((share - 0.666).abs() < 1e-9);
         assert_eq!(words, "0.71 1.41 28.00 2.20 0.60 2.82 106.36 – 40.00");
-        let (share, words) = figures(include_str!("../../tests/perf/decimal-comma.txt"), 4.0);
+        let (share, words) =
+            figures(include_str!("../../tests/perf/decimal-comma.txt"), Slots::PerCycle(4.0));
         assert!((share - 0.3333).abs() < 1e-9 && words.starts_with("0.50 2.00 –"), "{share} {words}");
+    }
+
+    /// The other thread of the core was active in half of the thread's cycles: it had a quarter of the core's slots.
+    #[test]
+    fn threads_of_a_core_share_its_slots() {
+        let counts = "1000;;cycles:u;1;100.00;;\n1200;;frontend-stalls;1;100.00;;\n";
+        let stalls = |more: &str, slots| {
+            let counted = parse(&format!("{counts}{more}"), slots);
+            (METRICS[7].of)(&counted.events).map(|v| format!("{v:.2}"))
+        };
+        let half = "50;;alone;1;66.00;;\n100;;reference-cycles;1;66.00;;\n";
+        assert_eq!(stalls(half, Slots::PerCoreCycle(4.0)).as_deref(), Some("40.00"));
+        assert_eq!(stalls("", Slots::PerCycle(4.0)).as_deref(), Some("30.00"));
+        assert_eq!(stalls("3000;;frontend-slots;1;100.00;;\n", Slots::Counted).as_deref(), Some("40.00"));
+        // A figure that would be too low is left out.
+        assert_eq!((stalls("", Slots::PerCoreCycle(4.0)), stalls("", Slots::Counted)), (None, None));
     }
 
     #[test]
     fn what_was_not_counted_or_is_not_supported_is_left_out() {
         let text = include_str!("../../tests/perf/sapphire-rapids-not-counted.txt");
-        assert_eq!(figures(text, 6.0), (1.0, "1.25 0.80 – – – 1.40 – – –".to_owned()));
+        assert_eq!(figures(text, Slots::Counted), (1.0, "1.25 0.80 – – – 1.40 – – –".to_owned()));
         for nothing in [
             include_str!("../../tests/perf/no-counters.txt"),
             include_str!("../../tests/perf/no-pmu.txt"),
             include_str!("../../tests/perf/refused.txt"),
         ] {
-            assert!(parse(nothing, 1.0).events.is_empty(), "{nothing}");
+            assert!(parse(nothing, Slots::PerCycle(1.0)).events.is_empty(), "{nothing}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Hardware events of the server, counted by `perf stat` if the CPU has counters.
 
 use super::perf_output::parse;
-use super::table::Table;
+use super::table::{Slots, Table};
 use crate::command::{Commands, Running, Spec, find};
 use crate::error::Error;
 use crate::record::Window;
@@ -33,7 +33,7 @@ pub(super) fn spec(pids: &[i32], length: Option<Duration>, table: &Table) -> Opt
 #[derive(Debug)]
 pub struct Counting {
     running: Running,
-    slots: f64,
+    slots: Slots,
     /// Whether perf ends by itself.
     ends: bool,
 }

@@ -3,7 +3,7 @@
 
 use super::perf_output::parse;
 use super::perf_stat::spec;
-use super::table::Table;
+use super::table::{Slots, Table};
 use crate::command::Commands;
 use crate::error::Error;
 use std::fs;
@@ -63,7 +63,7 @@ pub fn probe(commands: &Commands, table: &Table) -> Result<Option<Uncounted>, Er
 }
 
 /// Judges what perf printed.
-fn judge(text: &str, slots: f64, paranoid: &str) -> Option<Uncounted> {
+fn judge(text: &str, slots: Slots, paranoid: &str) -> Option<Uncounted> {
     let counted = parse(text, slots).events;
     if ["instructions", "cycles"].iter().all(|event| counted.get(*event).is_some_and(|n| *n > 0.0)) {
         return None;
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_reason_is_taken_from_what_perf_prints() {
-        let judged = |text| judge(text, 1.0, "4");
+        let judged = |text| judge(text, Slots::PerCycle(1.0), "4");
         for counted in [
             include_str!("../../tests/perf/zen4.txt"),
             include_str!("../../tests/perf/skylake-multiplexed.txt"),

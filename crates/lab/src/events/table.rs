@@ -3,7 +3,8 @@
 //! Codes are those of Linux's event lists (`tools/perf/pmu-events/arch/x86`). Two events of different CPUs
 //! under one name count nearly the same; [`Table::notes`] says where they differ.
 
-use crate::machine::Cpu;
+use super::counts::Counts;
+use crate::machine::{Cpu, Topology};
 
 /// The events of a kind of CPU.
 #[derive(Debug)]
@@ -13,55 +14,110 @@ pub struct Table {
     /// Events that are counted at the same time, group by group. The kernel takes turns between the groups if
     /// there are fewer counters.
     pub groups: &'static [&'static [&'static str]],
-    /// Slots per cycle in which an operation may enter the back end, if `frontend-stalls` counts lost slots;
-    /// 1 if it counts cycles.
-    pub slots: f64,
+    /// The slots of which `frontend-stalls` counts the lost ones.
+    pub slots: Slots,
     /// A note that readers need on these events.
     pub notes: &'static str,
 }
 
+/// The slots in which an operation may enter the back end. On Intel's CPUs the active threads of a core divide its
+/// slots among them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Slots {
+    /// So many for each cycle of the thread; 1 if `frontend-stalls` counts cycles.
+    PerCycle(f64),
+    /// So many for each cycle of the core: half of them in cycles in which the other thread is active too. That share is
+    /// one minus `alone` over `reference-cycles` (Intel's metric `Frontend_Bound_SMT`).
+    PerCoreCycle(f64),
+    /// `frontend-slots` counts them.
+    Counted,
+}
+
+impl Slots {
+    /// Adds the number of slots to the counts, if what it is computed from was counted.
+    pub fn complete(self, counts: &mut Counts) {
+        let get = |name: &str| counts.get(name).copied();
+        let cycles = get("cycles").filter(|_| get("frontend-stalls").is_some());
+        let slots = match self {
+            Self::Counted => return,
+            Self::PerCycle(each) => cycles.map(|n| n * each),
+            Self::PerCoreCycle(each) => {
+                let reference = get("reference-cycles").filter(|n| *n > 0.0);
+                let alone = get("alone").zip(reference).map(|(alone, all)| (alone / all).min(1.0));
+                cycles.zip(alone).map(|(n, alone)| n * each * f64::midpoint(1.0, alone))
+            }
+        };
+        if let Some(slots) = slots {
+            counts.insert("frontend-slots".to_owned(), slots);
+        }
+    }
+}
+
+/// Instructions, cycles and branches of all these CPUs of Intel.
+const INTEL_BRANCHES: &[&str] = &[
+    "instructions:u",
+    "cycles:u",
+    "cpu/event=0xc4,umask=0x00,name=branches/u",
+    "cpu/event=0xc5,umask=0x00,name=branch-misses/u",
+    "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
+];
+
+const SKYLAKE_FETCH: &[&str] = &[
+    "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
+    "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
+    "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
+    "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+];
+
 const SKYLAKE: Table = Table {
     cpu: "Intel Skylake",
+    groups: &[INTEL_BRANCHES, SKYLAKE_FETCH],
+    slots: Slots::PerCycle(4.0),
+    notes: "Instruction cache misses are of 64-byte lines (ICACHE_64B.IFTAG_MISS); front-end stalls are lost slots (IDQ_UOPS_NOT_DELIVERED.CORE).",
+};
+
+/// Skylake with both threads of its cores in use.
+const SKYLAKE_SMT: Table = Table {
+    cpu: "Intel Skylake, two threads per core",
     groups: &[
-        &[
-            "instructions:u",
-            "cycles:u",
-            "cpu/event=0xc4,umask=0x00,name=branches/u",
-            "cpu/event=0xc5,umask=0x00,name=branch-misses/u",
-            "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
-        ],
+        INTEL_BRANCHES,
+        SKYLAKE_FETCH,
+        &["cpu/event=0x3c,umask=0x02,name=alone/u", "cpu/event=0x3c,umask=0x01,name=reference-cycles/u"],
+    ],
+    slots: Slots::PerCoreCycle(4.0),
+    ..SKYLAKE
+};
+
+/// Ice Lake has the codes of Skylake, and counts slots.
+const ICE_LAKE: Table = Table {
+    cpu: "Intel Ice Lake",
+    groups: &[
+        INTEL_BRANCHES,
         &[
             "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
             "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
             "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
             "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+            "cpu/event=0xa4,umask=0x01,name=frontend-slots/u",
         ],
     ],
-    slots: 4.0,
-    notes: "Instruction cache misses are of 64-byte lines (ICACHE_64B.IFTAG_MISS); front-end stalls are lost slots (IDQ_UOPS_NOT_DELIVERED.CORE).",
+    slots: Slots::Counted,
+    ..SKYLAKE
 };
-
-/// Ice Lake has the codes of Skylake, and more slots.
-const ICE_LAKE: Table = Table { cpu: "Intel Ice Lake", slots: 5.0, ..SKYLAKE };
 
 const SAPPHIRE_RAPIDS: Table = Table {
     cpu: "Intel Sapphire Rapids",
     groups: &[
-        &[
-            "instructions:u",
-            "cycles:u",
-            "cpu/event=0xc4,umask=0x00,name=branches/u",
-            "cpu/event=0xc5,umask=0x00,name=branch-misses/u",
-            "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
-        ],
+        INTEL_BRANCHES,
         &[
             "cpu/event=0x24,umask=0xe4,name=L1-icache-load-misses/u",
             "cpu/event=0x11,umask=0x20,name=iTLB-second-level-hits/u",
             "cpu/event=0x11,umask=0x0e,name=iTLB-load-misses/u",
             "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+            "cpu/event=0xa4,umask=0x01,name=frontend-slots/u",
         ],
     ],
-    slots: 6.0,
+    slots: Slots::Counted,
     notes: "Instruction cache misses are requests for code to the second level (L2_RQSTS.ALL_CODE_RD), prefetches included; front-end stalls are lost slots (IDQ_BUBBLES.CORE).",
 };
 
@@ -85,7 +141,7 @@ const ZEN_2: Table = Table {
             "cpu/event=0xa9,name=frontend-stalls/u",
         ],
     ],
-    slots: 1.0,
+    slots: Slots::PerCycle(1.0),
     notes: "Instruction cache misses are of 32-byte fetch windows (ic_fw32_miss); front-end stalls are cycles with an empty queue of operations (de_dis_uop_queue_empty_di0).",
 };
 
@@ -100,7 +156,7 @@ const ZEN_3: Table = Table {
             "cpu/event=0xa9,name=frontend-stalls/u",
         ],
     ],
-    slots: 1.0,
+    slots: Slots::PerCycle(1.0),
     notes: "Front-end stalls are cycles with an empty queue of operations (de_dis_uop_queue_empty_di0).",
 };
 
@@ -115,7 +171,7 @@ const ZEN_4: Table = Table {
             "cpu/event=0x1a0,umask=0x01,name=frontend-stalls/u",
         ],
     ],
-    slots: 6.0,
+    slots: Slots::PerCycle(6.0),
     notes: "Front-end stalls are lost slots (de_no_dispatch_per_slot.no_ops_from_frontend).",
 };
 
@@ -130,14 +186,20 @@ const OTHER: Table = Table {
         &["L1-icache-load-misses:u"],
         &["iTLB-load-misses:u"],
     ],
-    slots: 1.0,
+    slots: Slots::PerCycle(1.0),
     notes: "By perf's general names, whose meaning depends on the CPU.",
 };
 
-/// Returns the events of a CPU.
-pub fn table(cpu: &Cpu) -> &'static Table {
+/// Returns the events of a host's CPU.
+pub fn table(cpu: &Cpu, topology: &Topology) -> &'static Table {
     match (cpu.vendor.as_str(), cpu.family, cpu.model) {
-        ("GenuineIntel", 6, 0x4e | 0x5e | 0x8e | 0x9e | 0x55 | 0xa5 | 0xa6) => &SKYLAKE,
+        ("GenuineIntel", 6, 0x4e | 0x5e | 0x8e | 0x9e | 0x55 | 0xa5 | 0xa6) => {
+            if topology.threads() > 1 {
+                &SKYLAKE_SMT
+            } else {
+                &SKYLAKE
+            }
+        }
         ("GenuineIntel", 6, 0x6a | 0x6c | 0x7d | 0x7e) => &ICE_LAKE,
         ("GenuineIntel", 6, 0x8f | 0xcf) => &SAPPHIRE_RAPIDS,
         ("AuthenticAMD", 0x17, 0x30..=0xff) => &ZEN_2,
@@ -150,7 +212,10 @@ pub fn table(cpu: &Cpu) -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Core;
     use std::collections::BTreeSet;
+
+    const ALL: [&Table; 7] = [&SKYLAKE, &SKYLAKE_SMT, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4];
 
     fn cpu(vendor: &str, family: u32, model: u32) -> Cpu {
         Cpu { vendor: vendor.to_owned(), family, model, stepping: 0 }
@@ -169,26 +234,31 @@ mod tests {
             ("GenuineIntel", 0x19, 0x11, "a CPU without a table of its own"),
         ];
         for (vendor, family, model, name) in known {
-            assert_eq!(table(&cpu(vendor, family, model)).cpu, name);
+            assert_eq!(table(&cpu(vendor, family, model), &Topology::default()).cpu, name);
         }
+        let core = Core { cpus: vec![0, 1], socket: 0, node: 0, cache: 0 };
+        let smt = Topology { cores: vec![core] };
+        let of_both = |model| table(&cpu("GenuineIntel", 6, model), &smt).cpu;
+        assert_eq!([of_both(0x55), of_both(0x6a)], ["Intel Skylake, two threads per core", "Intel Ice Lake"]);
     }
 
     /// Every table gives all figures that the report has for hardware. A group fits the counters of the CPU.
-    /// Intel: four for any event, if both threads of a core are in use, and two fixed ones. AMD: six.
+    /// Intel: four for any event, eight since Ice Lake, if both threads of a core are in use, and two fixed ones. AMD: six.
     #[test]
     fn every_table_counts_what_the_figures_need_in_groups_that_fit() {
-        for table in [&SKYLAKE, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4] {
-            let mut counts = super::super::Counts::new();
+        for table in ALL {
+            let counters = if table.slots == Slots::Counted { 8 } else { 4 };
+            let mut counts = Counts::new();
             for group in table.groups {
                 let general = group.iter().filter(|e| e.starts_with("cpu/")).count();
-                assert!(general <= 4 && group.len() <= 6, "{}: {group:?}", table.cpu);
+                assert!(general <= counters && group.len() <= 6, "{}: {group:?}", table.cpu);
                 for event in *group {
                     let name =
                         event.split("name=").last().unwrap().trim_end_matches("/u").trim_end_matches(":u");
                     assert!(counts.insert(name.to_owned(), 1.0).is_none(), "{name} twice");
                 }
             }
-            counts.insert("frontend-slots".to_owned(), 1.0);
+            table.slots.complete(&mut counts);
             let missing: Vec<&str> =
                 super::super::METRICS.iter().filter(|m| (m.of)(&counts).is_none()).map(|m| m.name).collect();
             assert_eq!(missing, ["branch target buffer misses"], "{}", table.cpu);
@@ -214,7 +284,7 @@ mod tests {
             })
             .collect();
         let mut found = BTreeSet::new();
-        for table in [&SKYLAKE, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4] {
+        for table in ALL {
             for event in table.groups.iter().flat_map(|g| g.iter()).filter(|e| e.starts_with("cpu/")) {
                 let name = event.split("name=").last().unwrap().trim_end_matches("/u").to_owned();
                 found.insert((table.cpu.to_owned(), name, term(event, "event"), term(event, "umask")));

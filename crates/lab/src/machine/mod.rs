@@ -1,6 +1,7 @@
 //! The host of a run, and reasons to doubt figures taken on it. The host is checked before the first step,
 //! and the report shows the findings.
 
+mod description;
 mod identity;
 mod placement;
 #[cfg(test)]
@@ -8,53 +9,37 @@ mod recorded;
 mod topology;
 mod tree;
 
-pub use identity::{Cache, Cpu, Disk};
+pub use description::Description;
+pub use identity::{Cpu, Disk};
 pub use placement::{Placement, Wanted, place};
+#[cfg(test)]
+pub use topology::Core;
 pub use topology::Topology;
 
 use crate::error::Error;
 use crate::events::Uncounted;
 use crate::interrupt::Interrupt;
-use crate::procfs::{self, CpuTicks, CpuTimes};
+use crate::procfs::{CpuTicks, CpuTimes};
 use crate::stats;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// A host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// The CPU's name.
-    pub cpu: String,
-    /// CPUs that the lab may use.
-    pub cpus: usize,
-    /// Memory, MiB.
-    pub memory_mib: u64,
-    /// The kernel's release.
-    pub kernel: String,
-    /// The CPU's vendor and numbers.
+    /// What it is.
+    #[serde(flatten)]
+    pub host: Description,
+    /// What the server's host is, if that is another one.
     #[serde(default)]
-    pub identity: Cpu,
-    /// The caches of the first CPU.
-    #[serde(default)]
-    pub caches: Vec<Cache>,
-    /// The cores that the lab may use.
-    #[serde(default)]
-    pub topology: Topology,
-    /// The distribution, `None` if /etc/os-release does not name it.
-    #[serde(default)]
-    pub distribution: Option<String>,
+    pub server: Option<Description>,
     /// The disks that hold the run and the data of private servers.
     #[serde(default)]
     pub disks: Vec<Disk>,
     /// The version that sysbench reports. `None` if the scenario does not use it.
     #[serde(default)]
     pub sysbench: Option<String>,
-    /// Whether the host is the guest of a hypervisor.
-    pub virtual_machine: bool,
-    /// The CPU frequency governor: `performance`, `powersave`…; `None` if the host does not report it.
-    pub governor: Option<String>,
     /// Share of CPU time that went to other guests.
     pub steal: f64,
     /// Share of CPU time that other programs used.
@@ -69,8 +54,8 @@ pub struct Machine {
 
 impl Machine {
     /// Examines the host, for about two seconds. `folders` are those that the run writes to, `sysbench` is the
-    /// version of sysbench, `uncounted` the reason if no events are counted, `shell` leads to the server if it is on
-    /// another host.
+    /// version of sysbench, `uncounted` the reason if no events are counted, `server` the command of the shell and what
+    /// the server's host is, if that is another one.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
@@ -79,30 +64,18 @@ impl Machine {
         folders: &[&Path],
         sysbench: Option<String>,
         uncounted: Option<&Uncounted>,
-        shell: Option<&str>,
+        server: Option<(&str, &Description)>,
     ) -> Result<Self, Error> {
         let before = CpuTicks::now();
         interrupt.sleep(Duration::from_secs(1))?;
         let spent = CpuTicks::now().since(&before);
         let noise = noise(interrupt)?;
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| identity::cpuinfo(&cpuinfo, name);
-        let cpus = allowed_cpus();
         let disks = folders.iter().filter_map(|f| identity::disk(&tree::live, &f.canonicalize().ok()?));
-        let governor = fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
         let mut machine = Self {
-            cpu: field("model name").unwrap_or_else(|| "unknown CPU".to_owned()),
-            cpus: cpus.len(),
-            memory_mib: procfs::memory_kib() / 1024,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
-            virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|w| w == "hypervisor")),
-            identity: Cpu::parse(&cpuinfo),
-            caches: identity::caches(&tree::live, cpus.first().copied().unwrap_or(0)),
-            topology: Topology::here(),
-            distribution: tree::live("/etc/os-release").and_then(|text| identity::distribution(&text)),
+            host: Description::here(),
+            server: server.map(|(_, description)| description.clone()),
             disks: disks.collect(),
             sysbench,
-            governor: governor.ok().map(|g| g.trim().to_owned()),
             steal: share(spent.steal, &spent),
             busy: share(spent.capacity - spent.idle - spent.steal, &spent),
             noise,
@@ -110,13 +83,13 @@ impl Machine {
             findings: Vec::new(),
         };
         let is_apart =
-            shell.is_some() || place(&machine.topology, Wanted::default()).is_ok_and(|p| p.is_apart());
+            server.is_some() || place(&machine.host.topology, Wanted::default()).is_ok_and(|p| p.is_apart());
         machine.findings = machine.judge(is_apart, uncounted);
-        if let Some(shell) = shell {
-            let server = format!(
-                "The server is on another host ({shell}). Its CPU times, idle CPU and iowait are from there; what is said of the machine is true of the clients' host."
+        if let Some((shell, _)) = server {
+            let elsewhere = format!(
+                "The server is on another host ({shell}). Its CPU times, idle CPU and iowait are from there; noise, steal, others' CPU and disks are those of the clients' host."
             );
-            machine.findings.insert(0, server);
+            machine.findings.insert(0, elsewhere);
         }
         Ok(machine)
     }
@@ -125,7 +98,7 @@ impl Machine {
     fn judge(&self, is_apart: bool, uncounted: Option<&Uncounted>) -> Vec<String> {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
-        if let Some(g) = self.governor.as_deref().filter(|g| *g != "performance") {
+        if let Some(g) = self.host.governor.as_deref().filter(|g| *g != "performance") {
             found.push(format!(
                 "The clock's governor is {g}: set it to performance (cpupower frequency-set -g performance)."
             ));
@@ -146,7 +119,7 @@ impl Machine {
             ));
         }
         if !is_apart {
-            found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.cpus));
+            found.push(format!("Too few CPUs ({}) to keep clients and server apart: they share caches and time, so throughput gains less than the server does.", self.host.cpus));
         }
         found.extend(uncounted.map(|why| {
             format!(
@@ -154,7 +127,7 @@ impl Machine {
                 why.words()
             )
         }));
-        if self.virtual_machine {
+        if self.host.virtual_machine {
             found.push("A virtual machine: only the CPU time of other guests is visible.".to_owned());
         }
         found

@@ -36,7 +36,14 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
         return Err(Error::Usage(format!("{} have no point in common", names.join(" and "))));
     }
     let of_run = |(c, r): (&Column, &Run)| {
-        (c.letter, events::tables(&c.points, c.names, table(&r.head.machine.identity)))
+        (
+            c.letter,
+            events::tables(
+                &c.points,
+                c.names,
+                table(&r.head.machine.host.identity, &r.head.machine.host.topology),
+            ),
+        )
     };
     tables.extend(events::of_runs(columns.iter().zip(&runs).map(of_run)));
     let folders = columns.iter().zip(&runs);
@@ -68,7 +75,7 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
 }
 
 fn column(letter: char, run: &Run) -> Column {
-    let machine = &run.head.machine;
+    let machine = run.head.machine.server.as_ref().unwrap_or(&run.head.machine.host);
     let Cpu { family, model, .. } = machine.identity;
     // Names such as "AMD EPYC" are those of many CPUs.
     let kind = if family == 0 { String::new() } else { format!(" (family {family}, model {model})") };

@@ -136,14 +136,15 @@ fn controls(entries: &[Entry]) -> Table {
 
 fn machines(entries: &[Entry]) -> Table {
     let row = |e: &Entry| {
-        let m = &e.run.head.machine;
+        let machine = &e.run.head.machine;
+        let m = machine.server.as_ref().unwrap_or(&machine.host);
         vec![
             e.name.clone(),
             m.cpu.clone(),
             m.cpus.to_string(),
             (m.memory_mib / 1024).to_string(),
             m.kernel.clone(),
-            format!("{:.1}%", m.noise * 100.0),
+            format!("{:.1}%", machine.noise * 100.0),
             e.run.head.whet.clone(),
             e.run.head.begun.clone(),
         ]

@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::error::Error;
 use crate::events::table;
 use crate::folder::Run;
-use crate::machine::{Cache, Disk, Machine};
+use crate::machine::{Disk, Machine};
 use crate::record::{FamilyChange, Head};
 use crate::stats::{OUTLIER_SCORE, RESAMPLES};
 use minijinja::value::Serde;
@@ -118,7 +118,8 @@ fn html(run: &Run, points: &[Point]) -> Result<String, Error> {
     all.extend(tables::seconds(points, names));
     all.extend(response::table(points, names));
     all.extend(tables::latencies(points, names));
-    all.extend(events::tables(points, names, table(&run.head.machine.identity)));
+    let host = &run.head.machine.host;
+    all.extend(events::tables(points, names, table(&host.identity, &host.topology)));
     all.extend(layout::table(points));
     all.extend(tables::whet(points));
     all.extend(tables::checks(points));
@@ -255,27 +256,29 @@ fn server(p: &Point) -> String {
 }
 
 fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
-    let Machine { cpu, cpus, memory_mib, kernel, steal, busy, noise, .. } = &head.machine;
-    let machine = &head.machine;
+    let Machine { host, server: elsewhere, disks, steal, busy, noise, .. } = &head.machine;
     let mut placements: Vec<String> =
         points.iter().filter_map(|p| Some(p.placement.as_ref()?.words())).collect();
     placements.dedup();
-    let caches: Vec<String> = machine.caches.iter().map(Cache::words).collect();
-    let disks: Vec<String> = machine.disks.iter().map(Disk::words).collect();
+    let disks: Vec<String> = disks.iter().map(Disk::words).collect();
     let or = |words: String| if words.is_empty() { "not recorded".to_owned() } else { words };
     let mut servers: Vec<String> = points.iter().map(server).collect();
     servers.dedup();
     [
         ("Servers", servers.join("; ")),
-        ("Machine", format!("{cpu} ({}), {cpus} CPUs, {} GiB", machine.identity.words(), memory_mib / 1024)),
-        ("Topology", machine.topology.words()),
-        ("Caches", or(caches.join(", "))),
+        ("Machine", host.words()),
+        ("Topology", host.topology.words()),
+        ("Caches", or(host.cache_words())),
+        ("System", host.system()),
         (
-            "System",
-            format!("{}, Linux {kernel}", machine.distribution.as_deref().unwrap_or("unknown distribution")),
+            "Server's host",
+            elsewhere.as_ref().map_or("the same".to_owned(), |there| {
+                let topology = there.topology.words();
+                format!("{}; {topology}; {}; {}", there.words(), or(there.cache_words()), there.system())
+            }),
         ),
         ("Disks", or(disks.join("; "))),
-        ("Load", machine.sysbench.clone().unwrap_or_else(|| "the lab's own".to_owned())),
+        ("Load", head.machine.sysbench.clone().unwrap_or_else(|| "the lab's own".to_owned())),
         ("Placement", or(placements.join("; "))),
         (
             "Noise before the run",

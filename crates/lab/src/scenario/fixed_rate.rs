@@ -84,7 +84,7 @@ impl FixedRate {
     /// # Errors
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
-        let memory = lab.machine.memory_mib;
+        let memory = lab.machine.host.memory_mib;
         let sysbench = lab.sysbench(&self.database, self.tables, self.rows)?;
         let settings = self.database.settings(memory, self.threads, false);
         lab.each_server(&self.database, &settings, |lab, installation, place| {

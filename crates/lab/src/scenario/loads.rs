@@ -41,7 +41,7 @@ impl Loads<'_> {
     ) -> Result<(), Error> {
         let most = self.threads.iter().copied().max().unwrap_or(1);
         let sysbench = lab.sysbench(self.database, self.tables, self.rows)?;
-        let settings = self.database.settings(lab.machine.memory_mib, most, self.writes);
+        let settings = self.database.settings(lab.machine.host.memory_mib, most, self.writes);
         lab.each_server(self.database, &settings, |lab, installation, place| {
             let mut filled = false;
             for test in self.tests {

@@ -40,7 +40,8 @@ pub struct Scaling {
     /// A folder with region.tbl, nation.tbl and so on, instead of DuckDB's generator.
     #[arg(long, value_name = "FOLDER")]
     pub data: Option<PathBuf>,
-    /// The numbers of CPUs for the server; each is one step (default: 1, 2, 4 and so on, up to all CPUs).
+    /// The numbers of CPUs for the server; each is one step (default: 1, 2, 4 and so
+    /// on, up to those that the server gets).
     #[arg(long, value_delimiter = ',', value_name = "N,…", value_parser = some)]
     pub cpus: Vec<usize>,
     /// The numbers of threads (default: 1, and the number of CPUs).
@@ -57,6 +58,17 @@ pub struct Scaling {
 impl Scaling {
     fn cpus(&self, all: usize) -> Vec<usize> {
         if self.cpus.is_empty() { powers(all) } else { self.cpus.clone() }
+    }
+
+    /// Checks that the server gets as many CPUs as are asked for. So a run does not end after it made gigabytes of
+    /// data.
+    fn fits(&self, all: usize) -> Result<(), Error> {
+        let too_many = self.cpus(all).into_iter().find(|n| *n > all);
+        too_many.map_or(Ok(()), |n| {
+            Err(Error::Usage(format!(
+                "the server gets {all} of this host's CPUs, not {n}: name fewer with --cpus"
+            )))
+        })
     }
 
     fn threads(&self, cpus: usize) -> Vec<usize> {
@@ -85,7 +97,11 @@ impl Scaling {
             .iter()
             .map(|n| all.get(n - 1).copied().ok_or_else(|| Error::Usage(format!("TPC-H has no query {n}"))))
             .collect::<Result<_, _>>()?;
-        let memory = lab.machine.memory_mib;
+        for place in self.database.places() {
+            lab.settle(&place)?;
+            self.fits(lab.placement.server.len())?;
+        }
+        let memory = lab.machine.host.memory_mib;
         let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
         let settings = self.database.settings(memory, most, false);
         let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
@@ -101,10 +117,7 @@ impl Scaling {
             let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let may_use = lab.placement.server.clone();
             for cpus in self.cpus(may_use.len()) {
-                let set = may_use.get(..cpus).ok_or_else(|| {
-                    Error::Usage(format!("the server may use {} CPUs here, not {cpus}", may_use.len()))
-                })?;
-                confine(&server, set)?;
+                confine(&server, may_use.get(..cpus).unwrap_or(&may_use))?;
                 for threads in self.threads(cpus) {
                     let load = format!("tpch-{}", queries.len());
                     let step =

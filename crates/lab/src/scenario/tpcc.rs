@@ -49,7 +49,7 @@ impl Tpcc {
     /// # Errors
     /// Returns the first error.
     pub fn run(&self, lab: &mut Lab) -> Result<(), Error> {
-        let memory = lab.machine.memory_mib;
+        let memory = lab.machine.host.memory_mib;
         let fit = u32::try_from(self.database.buffer_pool_mib(memory) / 200).unwrap_or(1).clamp(1, 10);
         let scale = Scale::new(self.warehouses.unwrap_or(fit).max(1), self.shrink);
         let most = self.threads.iter().copied().max().unwrap_or(1);

@@ -97,6 +97,16 @@ fn whet_and_cpu_times_go_through_the_shell() {
     let (code, _, err) = run(&mut other.lab("run", Some(&shell)));
     assert_eq!(code, Some(0), "{err}");
     let records = records(&other.server.folder().join("run"));
+    // Both hosts are this machine.
+    let head = fs::read_to_string(other.server.folder().join("run/run.json")).unwrap();
+    let machine = &serde_json::from_str::<Value>(&head).unwrap()["machine"];
+    let of_server = &machine["server"];
+    assert!(!machine["kernel"].as_str().unwrap().is_empty(), "{machine}");
+    for figure in
+        ["cpu", "memory_mib", "kernel", "identity", "caches", "topology", "distribution", "governor"]
+    {
+        assert_eq!(machine[figure], of_server[figure], "{figure}: {machine}");
+    }
     let windows: Vec<&Value> = records.iter().filter(|r| r["kind"] == "window").collect();
     assert_eq!((windows.len(), count(&records, "optimize"), count(&records, "done")), (6, 1, 1));
     for window in windows {

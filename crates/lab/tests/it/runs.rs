@@ -398,6 +398,10 @@ fn invalid_options_are_refused() {
         let (code, err, _) = refused(&["stalls", "--null", bad]);
         assert_eq!(code, Some(2), "{bad}: {err}");
     }
+    // Before any data is made.
+    let (code, err, dir) = refused(&["scaling", "--null", "--cpus=1,5000"]);
+    assert!(code == Some(2) && err.contains("CPUs, not 5000"), "{err}");
+    assert!(!dir.path().join("run/tpch").exists());
     let (code, err, _) = refused(&["scaling", "--null", "--factor=0.001"]);
     assert!(code == Some(2) && err.contains("no factor from 0.01"), "{err}");
     let running = "--dsn=mysql://root@127.0.0.1:1/x";
