@@ -11,17 +11,22 @@ type Kind = (&'static str, &'static str, OfSecond);
 
 const THROUGHPUT: Kind = ("transactions per second", "transactions/s", |s| s.tps);
 const CPU_USE: Kind = ("CPU use of the server", "CPUs", |s| s.cpus);
-const KINDS: [Kind; 5] = [
+const WRITTEN: Kind = ("pages that the server writes to its tables' files", "pages/s", pages);
+const KINDS: [Kind; 6] = [
     THROUGHPUT,
     ("response time, 95th percentile", "ms", |s| s.p95_ms),
     CPU_USE,
+    WRITTEN,
     ("idle CPU of the machine", "%", |s| (s.idle - s.iowait.unwrap_or(0.0)) * 100.0),
     ("CPU waiting for a disk", "%", |s| s.iowait.unwrap_or(0.0) * 100.0),
 ];
-const NOTE: &str = "Each second; blocks with and without in turn. A dotted line is a stall, or a dip of the server's CPU use; \
-     of those close together the first is named. The axis begins at zero.";
+const NOTE: &str = "Each second; blocks with and without in turn. A dotted line is a stall, or a dip of the server's CPU use \
+     (under 60% of its side's median), of a checkpoint if twice the usual number of pages was written; of those close \
+     together the first is named. Seconds of A/A pairs, and of the wait after a change of sides, are not recorded. The \
+     axis begins at zero.";
 
-/// Draws each figure of each point, and throughput and CPU use of all servers of a load in one chart each.
+/// Draws each figure of each point, and CPU use, throughput and written pages of all servers of a load in one chart
+/// each.
 pub fn charts(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
     let points: Vec<&Point> = points.iter().filter(|p| !p.seconds.is_empty()).collect();
     let alone = points
@@ -30,11 +35,15 @@ pub fn charts(points: &[Point], names: [&str; 2]) -> Vec<Chart> {
         .flat_map(|p| KINDS.iter().filter(|k| p.seconds.iter().any(|s| k.2(s) != 0.0)).map(move |k| (p, k)))
         .map(|(p, kind)| chart(&p.step.to_string(), &[p], *kind, names));
     let loads = grouped(points.iter().copied(), |p| format!("{}, all servers", p.step.without_server()));
-    let overlaid = loads
-        .iter()
-        .filter(|(_, servers)| servers.len() > 1)
-        .flat_map(|(title, servers)| [CPU_USE, THROUGHPUT].map(|kind| chart(title, servers, kind, names)));
+    let overlaid = loads.iter().filter(|(_, servers)| servers.len() > 1).flat_map(|(title, servers)| {
+        [CPU_USE, THROUGHPUT, WRITTEN].map(|kind| chart(title, servers, kind, names))
+    });
     overlaid.chain(alone).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "pages of a second")]
+fn pages(second: &Second) -> f64 {
+    second.flushed as f64
 }
 
 /// Draws one figure of these points over the time since the load of each began.
@@ -98,22 +107,22 @@ fn marks(seconds: &[Second], whose: &str) -> Vec<Value> {
 }
 
 /// Returns the seconds in which a load nearly stood still (throughput under 60% of its side's median), or its
-/// server did (CPU use, likewise), with their kind. In a checkpoint stall, the server wrote more than twice
+/// server did (CPU use, likewise), with their kind. In those of a checkpoint, the server wrote more than twice
 /// its median number of pages.
 fn standstills(seconds: &[Second]) -> Vec<(f64, &'static str)> {
     let mut found = Vec::new();
     for side in Side::BOTH {
         let mine: Vec<&Second> = seconds.iter().filter(|s| s.side == side).collect();
-        #[expect(clippy::cast_precision_loss, reason = "pages of a second")]
-        let pages = |s: &Second| s.flushed as f64;
         let usual = |get: &dyn Fn(&Second) -> f64| {
             stats::median(&mine.iter().map(|s| get(s)).collect::<Vec<f64>>()).unwrap_or(0.0)
         };
         let (rate, cpus, written) = (usual(&|s| s.tps), usual(&|s| s.cpus), usual(&pages).max(1.0));
         for second in mine {
+            let checkpoint = pages(second) > 2.0 * written;
             let kind = match (second.tps < 0.6 * rate, second.cpus < 0.6 * cpus) {
-                (true, _) if pages(second) > 2.0 * written => "checkpoint stall",
+                (true, _) if checkpoint => "checkpoint stall",
                 (true, _) => "stall",
+                (false, true) if checkpoint => "checkpoint dip of CPU use",
                 (false, true) => "dip of CPU use",
                 (false, false) => continue,
             };
@@ -149,10 +158,17 @@ mod tests {
             second(4.0, 101.0, 8, 1.5),
             second(5.0, 30.0, 9, 1.5),
             second(6.0, 97.0, 9, 0.5),
+            second(7.0, 99.0, 30, 0.4),
+            second(8.0, 99.0, 30, 1.5),
         ];
         assert_eq!(
             standstills(&seconds),
-            [(3.0, "checkpoint stall"), (5.0, "stall"), (6.0, "dip of CPU use")]
+            [
+                (3.0, "checkpoint stall"),
+                (5.0, "stall"),
+                (6.0, "dip of CPU use"),
+                (7.0, "checkpoint dip of CPU use")
+            ]
         );
     }
 }
