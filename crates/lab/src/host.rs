@@ -63,7 +63,8 @@ impl Host {
     /// # Errors
     /// [`Error::Shell`] if the shell fails.
     pub fn lines(&self, patterns: &str) -> Result<String, Error> {
-        let script = format!("grep -Hs -m 60 '' {patterns}");
+        // Other shells than sh, of which a login may start one, refuse patterns without a match.
+        let script = format!("sh -c {}", quote(&format!("grep -Hs -m 60 '' {patterns}")));
         self.shell.as_ref().map_or(Ok(String::new()), |shell| shell.read(&self.commands, &script))
     }
 

@@ -127,7 +127,7 @@ pub fn is_alive(stat: &str) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Returns the memory of the machine in KiB, or 0 if it cannot be read.
+/// Returns the memory in KiB from the text of /proc/meminfo, or 0 if it does not say.
 pub fn memory_kib(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
     line.and_then(|l| l.split_whitespace().next()).and_then(|w| w.parse().ok()).unwrap_or(0)

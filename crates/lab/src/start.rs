@@ -9,7 +9,7 @@ use crate::folder::{Folder, Run};
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::machine::{Cpu, Description, Machine, Placement, Topology};
+use crate::machine::{Description, Machine, Placement, Topology};
 use crate::progress::Progress;
 use crate::record::{Head, VERSION};
 use crate::report;
@@ -64,8 +64,9 @@ pub fn resume(path: &Path, dsn: &[String], interrupt: &Interrupt) -> Outcome {
                 database.dsn = dsn.to_vec();
             }
         }
-        // An older lab may have accepted more.
+        // An older lab may have accepted more, and another host may have fewer CPUs.
         scenario.check()?;
+        scenario.fits(&Topology::here())?;
         let folder = Folder::reopen(&run)?;
         let commands = Commands::new(path, interrupt.clone())?;
         commands.note("# resumed")?;
@@ -94,6 +95,7 @@ fn create(
         recipe.locate()?;
     }
     scenario.check()?;
+    scenario.fits(&Topology::here())?;
     let database = scenario.database();
     let sysbench = database.filter(|_| scenario.needs_sysbench());
     let sysbench = sysbench.map(|d| Sysbench::locate(d.sysbench.as_deref())).transpose()?;
@@ -114,7 +116,10 @@ fn create(
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
     let uncounted = match shell {
         Some(_) => Some(Uncounted::Elsewhere),
-        None => events::probe(&commands, events::table(&Cpu::here(), &Topology::here()))?,
+        None => {
+            let here = Description::here();
+            events::probe(&commands, events::table(&here.identity, here.smt))?
+        }
     };
     let mut kept = scenario.clone();
     if let Some(database) = kept.database_mut() {
@@ -128,8 +133,7 @@ fn create(
     let mut folders = vec![path.as_path()];
     folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
     let server = shell.map(|shell| Ok((shell, Description::there(&host)?))).transpose()?;
-    let server = server.as_ref().map(|(shell, description)| (*shell, description));
-    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), server)?;
+    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), server.as_ref())?;
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),

@@ -40,7 +40,7 @@ pub fn counting(lab: &Lab, gauge: &Gauge, length: Option<Duration>) -> Result<Op
     if counted.is_empty() {
         return Ok(None);
     }
-    let table = events::table(&lab.machine.host.identity, &lab.machine.host.topology);
+    let table = events::table(&lab.machine.host.identity, lab.machine.host.smt);
     Counting::begin(&lab.commands, &counted, length, table)
 }
 

@@ -81,7 +81,10 @@ mod tests {
         assert_eq!(stalls("", Slots::PerCycle(4.0)).as_deref(), Some("30.00"));
         assert_eq!(stalls("3000;;frontend-slots;1;100.00;;\n", Slots::Counted).as_deref(), Some("40.00"));
         // A figure that would be too low is left out.
-        assert_eq!((stalls("", Slots::PerCoreCycle(4.0)), stalls("", Slots::Counted)), (None, None));
+        for slots in [Slots::PerCoreCycle(4.0), Slots::Counted] {
+            assert_eq!(stalls("", slots), None);
+            assert!(!parse(counts, slots).events.contains_key("frontend-stalls"), "a sum would have it");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! under one name count nearly the same; [`Table::notes`] says where they differ.
 
 use super::counts::Counts;
-use crate::machine::{Cpu, Topology};
+use crate::machine::Cpu;
 
 /// The events of a kind of CPU.
 #[derive(Debug)]
@@ -34,12 +34,13 @@ pub enum Slots {
 }
 
 impl Slots {
-    /// Adds the number of slots to the counts, if what it is computed from was counted.
+    /// Adds the number of slots to the counts. If what it is computed from was not counted, the lost slots are removed,
+    /// because sums over windows need both.
     pub fn complete(self, counts: &mut Counts) {
         let get = |name: &str| counts.get(name).copied();
-        let cycles = get("cycles").filter(|_| get("frontend-stalls").is_some());
+        let cycles = get("cycles");
         let slots = match self {
-            Self::Counted => return,
+            Self::Counted => get("frontend-slots"),
             Self::PerCycle(each) => cycles.map(|n| n * each),
             Self::PerCoreCycle(each) => {
                 let reference = get("reference-cycles").filter(|n| *n > 0.0);
@@ -47,9 +48,10 @@ impl Slots {
                 cycles.zip(alone).map(|(n, alone)| n * each * f64::midpoint(1.0, alone))
             }
         };
-        if let Some(slots) = slots {
-            counts.insert("frontend-slots".to_owned(), slots);
-        }
+        match slots.filter(|_| counts.contains_key("frontend-stalls")) {
+            Some(slots) => counts.insert("frontend-slots".to_owned(), slots),
+            None => counts.remove("frontend-stalls"),
+        };
     }
 }
 
@@ -62,33 +64,42 @@ const INTEL_BRANCHES: &[&str] = &[
     "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
 ];
 
-const SKYLAKE_FETCH: &[&str] = &[
-    "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
-    "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
-    "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
-    "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
-];
-
 const SKYLAKE: Table = Table {
     cpu: "Intel Skylake",
-    groups: &[INTEL_BRANCHES, SKYLAKE_FETCH],
+    groups: &[
+        INTEL_BRANCHES,
+        &[
+            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
+            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
+            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+        ],
+    ],
     slots: Slots::PerCycle(4.0),
     notes: "Instruction cache misses are of 64-byte lines (ICACHE_64B.IFTAG_MISS); front-end stalls are lost slots (IDQ_UOPS_NOT_DELIVERED.CORE).",
 };
 
 /// Skylake with both threads of its cores in use.
 const SKYLAKE_SMT: Table = Table {
-    cpu: "Intel Skylake, two threads per core",
     groups: &[
         INTEL_BRANCHES,
-        SKYLAKE_FETCH,
-        &["cpu/event=0x3c,umask=0x02,name=alone/u", "cpu/event=0x3c,umask=0x01,name=reference-cycles/u"],
+        &[
+            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
+            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
+            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
+        ],
+        &[
+            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+            "cpu/event=0x3c,umask=0x02,name=alone/u",
+            "cpu/event=0x3c,umask=0x01,name=reference-cycles/u",
+        ],
     ],
     slots: Slots::PerCoreCycle(4.0),
     ..SKYLAKE
 };
 
-/// Ice Lake has the codes of Skylake, and counts slots.
+/// Ice Lake has the codes of Skylake, and counts slots. With instructions and cycles in fixed counters, all other events
+/// fit into the eight that there are; where the kernel's watchdog holds the one of cycles, the groups take turns.
 const ICE_LAKE: Table = Table {
     cpu: "Intel Ice Lake",
     groups: &[
@@ -190,11 +201,11 @@ const OTHER: Table = Table {
     notes: "By perf's general names, whose meaning depends on the CPU.",
 };
 
-/// Returns the events of a host's CPU.
-pub fn table(cpu: &Cpu, topology: &Topology) -> &'static Table {
+/// Returns the events of a CPU. `smt` is whether both threads of its cores are in use.
+pub fn table(cpu: &Cpu, smt: bool) -> &'static Table {
     match (cpu.vendor.as_str(), cpu.family, cpu.model) {
         ("GenuineIntel", 6, 0x4e | 0x5e | 0x8e | 0x9e | 0x55 | 0xa5 | 0xa6) => {
-            if topology.threads() > 1 {
+            if smt {
                 &SKYLAKE_SMT
             } else {
                 &SKYLAKE
@@ -212,7 +223,6 @@ pub fn table(cpu: &Cpu, topology: &Topology) -> &'static Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Core;
     use std::collections::BTreeSet;
 
     const ALL: [&Table; 7] = [&SKYLAKE, &SKYLAKE_SMT, &ICE_LAKE, &SAPPHIRE_RAPIDS, &ZEN_2, &ZEN_3, &ZEN_4];
@@ -234,12 +244,10 @@ mod tests {
             ("GenuineIntel", 0x19, 0x11, "a CPU without a table of its own"),
         ];
         for (vendor, family, model, name) in known {
-            assert_eq!(table(&cpu(vendor, family, model), &Topology::default()).cpu, name);
+            assert_eq!(table(&cpu(vendor, family, model), false).cpu, name);
         }
-        let core = Core { cpus: vec![0, 1], socket: 0, node: 0, cache: 0 };
-        let smt = Topology { cores: vec![core] };
-        let of_both = |model| table(&cpu("GenuineIntel", 6, model), &smt).cpu;
-        assert_eq!([of_both(0x55), of_both(0x6a)], ["Intel Skylake, two threads per core", "Intel Ice Lake"]);
+        let of_both = |model| table(&cpu("GenuineIntel", 6, model), true).slots;
+        assert_eq!([of_both(0x55), of_both(0x6a)], [Slots::PerCoreCycle(4.0), Slots::Counted]);
     }
 
     /// Every table gives all figures that the report has for hardware. A group fits the counters of the CPU.

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 /// The files that [`Description::read`] reads, as patterns of the shell.
 const FILES: &str = "/proc/cpuinfo /proc/meminfo /etc/os-release /proc/sys/kernel/osrelease \
-    /sys/devices/system/cpu/online /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor \
+    /sys/devices/system/cpu/online /sys/devices/system/cpu/smt/active \
+    /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor \
     /sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list \
     /sys/devices/system/cpu/cpu[0-9]*/topology/physical_package_id \
-    /sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]/level /sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]/type \
-    /sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]/size \
+    /sys/devices/system/cpu/cpu0/cache/index[0-9]/level /sys/devices/system/cpu/cpu0/cache/index[0-9]/type \
+    /sys/devices/system/cpu/cpu0/cache/index[0-9]/size \
     /sys/devices/system/cpu/cpu[0-9]*/cache/index[0-9]/shared_cpu_list \
     /sys/devices/system/node/online /sys/devices/system/node/node[0-9]*/cpulist";
 
@@ -37,6 +38,9 @@ pub struct Description {
     /// The cores of these CPUs.
     #[serde(default)]
     pub topology: Topology,
+    /// Whether both threads of cores are in use, also by programs on CPUs that the lab may not use.
+    #[serde(default)]
+    pub smt: bool,
     /// The distribution, `None` if /etc/os-release does not name it.
     #[serde(default)]
     pub distribution: Option<String>,
@@ -52,15 +56,15 @@ impl Description {
         Self::read(&tree::live, &super::allowed_cpus())
     }
 
-    /// Describes the host that a shell reaches, by one command.
+    /// Describes the host that a shell reaches, by one command. `None` if that host lets no file be read.
     ///
     /// # Errors
     /// [`Error::Shell`] if the shell fails.
-    pub fn there(host: &Host) -> Result<Self, Error> {
+    pub fn there(host: &Host) -> Result<Option<Self>, Error> {
         let files = tree::parse(&host.lines(FILES)?);
         let read = |path: &str| files.get(path).cloned();
         let online = read("/sys/devices/system/cpu/online").map(|l| list(&l)).unwrap_or_default();
-        Ok(Self::read(&read, &online))
+        Ok((!files.is_empty()).then(|| Self::read(&read, &online)))
     }
 
     fn read(read: Read<'_>, cpus: &[usize]) -> Self {
@@ -75,6 +79,7 @@ impl Description {
             identity: Cpu::parse(&cpuinfo),
             caches: identity::caches(read, cpus.first().copied().unwrap_or(0)),
             topology: Topology::read(read, cpus),
+            smt: read("/sys/devices/system/cpu/smt/active").as_deref() == Some("1"),
             distribution: read("/etc/os-release").and_then(|text| identity::distribution(&text)),
             virtual_machine: field("flags").is_some_and(|f| f.split(' ').any(|w| w == "hypervisor")),
             governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),

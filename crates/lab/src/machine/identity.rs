@@ -55,11 +55,6 @@ pub fn cpuinfo(text: &str, name: &str) -> Option<String> {
 }
 
 impl Cpu {
-    /// Reads the numbers of this host's CPU.
-    pub fn here() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
-    }
-
     /// Reads the numbers from the text of /proc/cpuinfo. Unknown numbers are 0.
     pub fn parse(text: &str) -> Self {
         let number = |name| cpuinfo(text, name).and_then(|v| v.parse().ok()).unwrap_or(0);

@@ -12,8 +12,6 @@ mod tree;
 pub use description::Description;
 pub use identity::{Cpu, Disk};
 pub use placement::{Placement, Wanted, place};
-#[cfg(test)]
-pub use topology::Core;
 pub use topology::Topology;
 
 use crate::error::Error;
@@ -25,13 +23,13 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A host.
+/// The host of the lab and its clients, and what the server's host is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
-    /// What it is.
+    /// CPU, memory and system of the lab's host.
     #[serde(flatten)]
     pub host: Description,
-    /// What the server's host is, if that is another one.
+    /// CPU, memory and system of the server's host, if that is another one and a shell reaches it.
     #[serde(default)]
     pub server: Option<Description>,
     /// The disks that hold the run and the data of private servers.
@@ -64,7 +62,7 @@ impl Machine {
         folders: &[&Path],
         sysbench: Option<String>,
         uncounted: Option<&Uncounted>,
-        server: Option<(&str, &Description)>,
+        server: Option<&(&str, Option<Description>)>,
     ) -> Result<Self, Error> {
         let before = CpuTicks::now();
         interrupt.sleep(Duration::from_secs(1))?;
@@ -73,7 +71,7 @@ impl Machine {
         let disks = folders.iter().filter_map(|f| identity::disk(&tree::live, &f.canonicalize().ok()?));
         let mut machine = Self {
             host: Description::here(),
-            server: server.map(|(_, description)| description.clone()),
+            server: server.and_then(|(_, description)| description.clone()),
             disks: disks.collect(),
             sysbench,
             steal: share(spent.steal, &spent),
@@ -98,9 +96,10 @@ impl Machine {
     fn judge(&self, is_apart: bool, uncounted: Option<&Uncounted>) -> Vec<String> {
         let mut found = Vec::new();
         let percent = |v: f64| format!("{:.1}%", v * 100.0);
-        if let Some(g) = self.host.governor.as_deref().filter(|g| *g != "performance") {
+        let of_server = self.server.as_ref().unwrap_or(&self.host);
+        if let Some(g) = of_server.governor.as_deref().filter(|g| *g != "performance") {
             found.push(format!(
-                "The clock's governor is {g}: set it to performance (cpupower frequency-set -g performance)."
+                "The clock's governor is {g} on the server's host: set it to performance (cpupower frequency-set -g performance)."
             ));
         }
         if self.steal > 0.01 {
@@ -127,7 +126,7 @@ impl Machine {
                 why.words()
             )
         }));
-        if self.host.virtual_machine {
+        if of_server.virtual_machine {
             found.push("A virtual machine: only the CPU time of other guests is visible.".to_owned());
         }
         found

@@ -38,11 +38,7 @@ pub fn compare(paths: &[PathBuf], output: Option<&Path>) -> Result<String, Error
     let of_run = |(c, r): (&Column, &Run)| {
         (
             c.letter,
-            events::tables(
-                &c.points,
-                c.names,
-                table(&r.head.machine.host.identity, &r.head.machine.host.topology),
-            ),
+            events::tables(&c.points, c.names, table(&r.head.machine.host.identity, r.head.machine.host.smt)),
         )
     };
     tables.extend(events::of_runs(columns.iter().zip(&runs).map(of_run)));

@@ -151,7 +151,7 @@ fn machines(entries: &[Entry]) -> Table {
     };
     Table {
         title: "Where and when each was measured".to_owned(),
-        note: String::new(),
+        note: "Of a server on another host, CPU, memory and kernel are its own; the spread is that of the clients' host.".to_owned(),
         columns: strings(["run", "CPU", "CPUs", "GiB", "kernel", "spread of equal work", "whet", "begun"]),
         rows: entries.iter().map(row).collect(),
     }

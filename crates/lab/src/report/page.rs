@@ -119,7 +119,7 @@ fn html(run: &Run, points: &[Point]) -> Result<String, Error> {
     all.extend(response::table(points, names));
     all.extend(tables::latencies(points, names));
     let host = &run.head.machine.host;
-    all.extend(events::tables(points, names, table(&host.identity, &host.topology)));
+    all.extend(events::tables(points, names, table(&host.identity, host.smt)));
     all.extend(layout::table(points));
     all.extend(tables::whet(points));
     all.extend(tables::checks(points));
@@ -264,19 +264,17 @@ fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
     let or = |words: String| if words.is_empty() { "not recorded".to_owned() } else { words };
     let mut servers: Vec<String> = points.iter().map(server).collect();
     servers.dedup();
-    [
+    let elsewhere = elsewhere.as_ref().map(|there| {
+        let topology = there.topology.words();
+        let words = format!("{}; {topology}; {}; {}", there.words(), or(there.cache_words()), there.system());
+        ("Server's host", words)
+    });
+    let facts = [
         ("Servers", servers.join("; ")),
         ("Machine", host.words()),
         ("Topology", host.topology.words()),
         ("Caches", or(host.cache_words())),
         ("System", host.system()),
-        (
-            "Server's host",
-            elsewhere.as_ref().map_or("the same".to_owned(), |there| {
-                let topology = there.topology.words();
-                format!("{}; {topology}; {}; {}", there.words(), or(there.cache_words()), there.system())
-            }),
-        ),
         ("Disks", or(disks.join("; "))),
         ("Load", head.machine.sysbench.clone().unwrap_or_else(|| "the lab's own".to_owned())),
         ("Placement", or(placements.join("; "))),
@@ -293,9 +291,8 @@ fn facts(head: &Head, points: &[Point]) -> Vec<(String, String)> {
         ("Lab", format!("whet-lab {}, data version {}", head.lab, head.version)),
         ("Begun", head.begun.clone()),
         ("Seed", head.seed.to_string()),
-    ]
-    .map(|(k, v)| (k.to_owned(), v))
-    .to_vec()
+    ];
+    elsewhere.into_iter().chain(facts).map(|(k, v)| (k.to_owned(), v)).collect()
 }
 
 fn method(head: &Head) -> Vec<String> {

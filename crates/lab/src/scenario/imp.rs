@@ -164,6 +164,14 @@ impl Scenario {
         Ok(())
     }
 
+    /// Checks that this host has as many CPUs as the scenario varies.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] as of [`Scaling::fits`].
+    pub fn fits(&self, topology: &Topology) -> Result<(), Error> {
+        if let Self::Scaling(s) = self { s.fits(topology) } else { Ok(()) }
+    }
+
     /// Returns the recipes of the programs that a scenario without a database starts.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use crate::gauge::Gauge;
 use crate::guard;
 use crate::interrupt::Interrupt;
 use crate::lab::{ActiveStep, Lab};
+use crate::machine::{Topology, Wanted, place};
 use crate::options::{Database, some};
 use crate::plan::schedule;
 use crate::record::{Event, Step};
@@ -60,15 +61,21 @@ impl Scaling {
         if self.cpus.is_empty() { powers(all) } else { self.cpus.clone() }
     }
 
-    /// Checks that the server gets as many CPUs as are asked for. So a run does not end after it made gigabytes of
-    /// data.
-    fn fits(&self, all: usize) -> Result<(), Error> {
-        let too_many = self.cpus(all).into_iter().find(|n| *n > all);
-        too_many.map_or(Ok(()), |n| {
-            Err(Error::Usage(format!(
-                "the server gets {all} of this host's CPUs, not {n}: name fewer with --cpus"
-            )))
-        })
+    /// Checks that the server gets as many CPUs as are asked for, before gigabytes of data are made.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if a place on this host has fewer.
+    pub fn fits(&self, topology: &Topology) -> Result<(), Error> {
+        for at in self.database.places() {
+            let wanted = Wanted { smt: at.smt, sockets: at.sockets };
+            let all = place(topology, wanted).map_err(Error::Usage)?.server.len();
+            if let Some(n) = self.cpus(all).into_iter().find(|n| *n > all) {
+                return Err(Error::Usage(format!(
+                    "the server gets {all} of this host's CPUs, not {n}: name fewer with --cpus"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn threads(&self, cpus: usize) -> Vec<usize> {
@@ -97,12 +104,9 @@ impl Scaling {
             .iter()
             .map(|n| all.get(n - 1).copied().ok_or_else(|| Error::Usage(format!("TPC-H has no query {n}"))))
             .collect::<Result<_, _>>()?;
-        for place in self.database.places() {
-            lab.settle(&place)?;
-            self.fits(lab.placement.server.len())?;
-        }
         let memory = lab.machine.host.memory_mib;
-        let most = self.threads.iter().copied().max().unwrap_or(64).max(64);
+        let cpus = lab.topology.cores.iter().map(|core| core.cpus.len()).sum();
+        let most = self.threads.iter().copied().max().unwrap_or(cpus).max(64);
         let settings = self.database.settings(memory, most, false);
         let data = self.data.clone().unwrap_or_else(|| lab.folder.path().join("tpch"));
         if self.data.is_none() && !data.join("lineitem.tbl").exists() {
@@ -117,7 +121,8 @@ impl Scaling {
             let mut sides = Sides::of(lab.whet.as_ref(), &server)?;
             let may_use = lab.placement.server.clone();
             for cpus in self.cpus(may_use.len()) {
-                confine(&server, may_use.get(..cpus).unwrap_or(&may_use))?;
+                let fewer = || Error::Bug(format!("{cpus} CPUs of {}", may_use.len()));
+                confine(&server, may_use.get(..cpus).ok_or_else(fewer)?)?;
                 for threads in self.threads(cpus) {
                     let load = format!("tpch-{}", queries.len());
                     let step =
