@@ -35,7 +35,7 @@ pub(super) fn parse(text: &str, slots: Slots) -> Counted {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{IPC, METRICS};
+    use super::super::{IPC, METRICS, Metric};
     use super::*;
 
     /// Returns the share, and the figures as words.
@@ -66,6 +66,24 @@ mod tests {
         let (share, words) =
             figures(include_str!("../../tests/perf/decimal-comma.txt"), Slots::PerCycle(4.0));
         assert!((share - 0.3333).abs() < 1e-9 && words.starts_with("0.50 2.00 –"), "{share} {words}");
+    }
+
+    /// perf computed the same from these: 2.12 instructions per cycle, 0.6% of branches and 17.3% of slots; 1.6% by
+    /// bandwidth and 1.8% by latency.
+    #[test]
+    fn recorded_counts_give_the_figures_that_perf_computed() {
+        let skylake = parse(include_str!("../../tests/perf/skylake-recorded.txt"), Slots::PerCoreCycle(4.0));
+        let of = |metric: &Metric| format!("{:.2}", (metric.of)(&skylake.events).unwrap());
+        let missed = skylake.events["branch-misses"] / skylake.events["branches"];
+        assert_eq!(
+            (of(&IPC), of(&METRICS[7]), format!("{missed:.3}")),
+            ("2.12".into(), "17.32".into(), "0.006".into())
+        );
+        // The other thread slept, so the figure is that of the cycles of the thread alone.
+        let alone = parse(include_str!("../../tests/perf/skylake-recorded.txt"), Slots::PerCycle(4.0));
+        assert_eq!(format!("{:.2}", (METRICS[7].of)(&alone.events).unwrap()), "17.32");
+        let zen_4 = parse(include_str!("../../tests/perf/zen4-recorded.txt"), Slots::PerCycle(6.0));
+        assert_eq!(format!("{:.1}", (METRICS[7].of)(&zen_4.events).unwrap()), "3.4");
     }
 
     /// The other thread of the core was active in half of the thread's cycles: it had a quarter of the core's slots.

@@ -30,7 +30,7 @@ pub enum Scenario {
     /// TPC-H's 22 queries by the number of the server's CPUs and of threads: throughput, efficiency, negative
     /// scaling.
     #[command(
-        after_help = "Only for private servers: the lab binds the server to few CPUs, so it refuses a running server (--dsn).\n\nExamples:\n  whet-lab scaling\n  whet-lab scaling --factor 1 --cpus 1,2 --threads 1,2,4"
+        after_help = "Only for private servers: the lab binds the server to few CPUs, so it refuses a running server (--dsn).\n\nExamples:\n  whet-lab scaling\n  whet-lab scaling --factor 0.03 --queries 6 --cpus 1,2 --threads 1,2,4"
     )]
     Scaling(Scaling),
     /// OLTP loads that read, and that read and write, with many connections: throughput, response times and idle CPU.
