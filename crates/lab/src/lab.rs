@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::folder::Folder;
 use crate::guard;
 use crate::host::Host;
-use crate::machine::{self, Machine, Placement, Topology, Wanted};
+use crate::machine::{self, Machine, Placement, Topology};
 use crate::options::{Common, Database, rows_that_fit};
 use crate::program::Program;
 use crate::program::{Settings, Source};
@@ -116,8 +116,7 @@ impl Lab {
     /// # Errors
     /// [`Error::Usage`] if the host has no such place; the error of `sched_setaffinity`.
     pub fn settle(&mut self, place: &Place) -> Result<(), Error> {
-        let wanted = Wanted { smt: place.smt, sockets: place.sockets };
-        self.placement = machine::place(&self.topology, wanted).map_err(Error::Usage)?;
+        self.placement = machine::place(&self.topology, place.wanted()).map_err(Error::Usage)?;
         if !self.host.is_here() {
             let Placement { server, clients } = &mut self.placement;
             clients.append(server);

@@ -4,7 +4,7 @@
 //! A change of the meaning of any field here needs a new [`VERSION`]. The lab refuses data of a version that
 //! it does not read.
 
-use crate::machine::{Machine, Placement};
+use crate::machine::{Machine, Placement, Wanted};
 use crate::scenario::Scenario;
 use crate::transactions::Transactions;
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,13 @@ pub struct Place {
     /// `innodb_flush_log_at_trx_commit`, if it is varied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flush_log: Option<u8>,
+}
+
+impl Place {
+    /// Returns what it asks of the server's CPUs.
+    pub fn wanted(&self) -> Wanted {
+        Wanted { smt: self.smt, sockets: self.sockets }
+    }
 }
 
 impl Place {

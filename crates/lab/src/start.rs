@@ -114,12 +114,10 @@ fn create(
         None => "none".to_owned(),
     };
     let sysbench = sysbench.map(|binary| Sysbench::version(&binary, &commands)).transpose()?;
+    let here = Description::here();
     let uncounted = match shell {
         Some(_) => Some(Uncounted::Elsewhere),
-        None => {
-            let here = Description::here();
-            events::probe(&commands, events::table(&here.identity, here.smt))?
-        }
+        None => events::probe(&commands, events::table(&here.identity, here.smt))?,
     };
     let mut kept = scenario.clone();
     if let Some(database) = kept.database_mut() {
@@ -133,7 +131,7 @@ fn create(
     let mut folders = vec![path.as_path()];
     folders.extend(database.iter().flat_map(|d| d.datadir.iter().map(PathBuf::as_path)));
     let server = shell.map(|shell| Ok((shell, Description::there(&host)?))).transpose()?;
-    let machine = Machine::check(interrupt, &folders, sysbench, uncounted.as_ref(), server.as_ref())?;
+    let machine = Machine::check(interrupt, here, &folders, sysbench, uncounted.as_ref(), server.as_ref())?;
     let head = Head {
         version: VERSION,
         lab: env!("CARGO_PKG_VERSION").to_owned(),

@@ -64,17 +64,15 @@ const INTEL_BRANCHES: &[&str] = &[
     "cpu/event=0xc4,umask=0x20,name=taken-branches/u",
 ];
 
+const INTEL_STALLS: &str = "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u";
+const INTEL_SLOTS: &str = "cpu/event=0xa4,umask=0x01,name=frontend-slots/u";
+const SKYLAKE_CACHE_MISSES: &str = "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u";
+const SKYLAKE_TLB_HITS: &str = "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u";
+const SKYLAKE_TLB_MISSES: &str = "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u";
+
 const SKYLAKE: Table = Table {
     cpu: "Intel Skylake",
-    groups: &[
-        INTEL_BRANCHES,
-        &[
-            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
-            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
-            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
-            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
-        ],
-    ],
+    groups: &[INTEL_BRANCHES, &[SKYLAKE_CACHE_MISSES, SKYLAKE_TLB_HITS, SKYLAKE_TLB_MISSES, INTEL_STALLS]],
     slots: Slots::PerCycle(4.0),
     notes: "Instruction cache misses are of 64-byte lines (ICACHE_64B.IFTAG_MISS); front-end stalls are lost slots (IDQ_UOPS_NOT_DELIVERED.CORE).",
 };
@@ -83,13 +81,9 @@ const SKYLAKE: Table = Table {
 const SKYLAKE_SMT: Table = Table {
     groups: &[
         INTEL_BRANCHES,
+        &[SKYLAKE_CACHE_MISSES, SKYLAKE_TLB_HITS, SKYLAKE_TLB_MISSES],
         &[
-            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
-            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
-            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
-        ],
-        &[
-            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
+            INTEL_STALLS,
             "cpu/event=0x3c,umask=0x02,name=alone/u",
             "cpu/event=0x3c,umask=0x01,name=reference-cycles/u",
         ],
@@ -104,13 +98,7 @@ const ICE_LAKE: Table = Table {
     cpu: "Intel Ice Lake",
     groups: &[
         INTEL_BRANCHES,
-        &[
-            "cpu/event=0x83,umask=0x02,name=L1-icache-load-misses/u",
-            "cpu/event=0x85,umask=0x20,name=iTLB-second-level-hits/u",
-            "cpu/event=0x85,umask=0x0e,name=iTLB-load-misses/u",
-            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
-            "cpu/event=0xa4,umask=0x01,name=frontend-slots/u",
-        ],
+        &[SKYLAKE_CACHE_MISSES, SKYLAKE_TLB_HITS, SKYLAKE_TLB_MISSES, INTEL_STALLS, INTEL_SLOTS],
     ],
     slots: Slots::Counted,
     ..SKYLAKE
@@ -124,8 +112,8 @@ const SAPPHIRE_RAPIDS: Table = Table {
             "cpu/event=0x24,umask=0xe4,name=L1-icache-load-misses/u",
             "cpu/event=0x11,umask=0x20,name=iTLB-second-level-hits/u",
             "cpu/event=0x11,umask=0x0e,name=iTLB-load-misses/u",
-            "cpu/event=0x9c,umask=0x01,name=frontend-stalls/u",
-            "cpu/event=0xa4,umask=0x01,name=frontend-slots/u",
+            INTEL_STALLS,
+            INTEL_SLOTS,
         ],
     ],
     slots: Slots::Counted,

@@ -51,14 +51,15 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Examines the host, for about two seconds. `folders` are those that the run writes to, `sysbench` is the
-    /// version of sysbench, `uncounted` the reason if no events are counted, `server` the command of the shell and what
+    /// Examines this host, `host`, for about two seconds. `folders` are those that the run writes to, `sysbench` is
+    /// the version of sysbench, `uncounted` the reason if no events are counted, `server` the command of the shell and what
     /// the server's host is, if that is another one.
     ///
     /// # Errors
     /// [`Error::Interrupted`] on an interrupt.
     pub fn check(
         interrupt: &Interrupt,
+        host: Description,
         folders: &[&Path],
         sysbench: Option<String>,
         uncounted: Option<&Uncounted>,
@@ -70,7 +71,7 @@ impl Machine {
         let noise = noise(interrupt)?;
         let disks = folders.iter().filter_map(|f| identity::disk(&tree::live, &f.canonicalize().ok()?));
         let mut machine = Self {
-            host: Description::here(),
+            host,
             server: server.and_then(|(_, description)| description.clone()),
             disks: disks.collect(),
             sysbench,

@@ -9,7 +9,7 @@ use crate::gauge::Gauge;
 use crate::guard;
 use crate::interrupt::Interrupt;
 use crate::lab::{ActiveStep, Lab};
-use crate::machine::{Topology, Wanted, place};
+use crate::machine::{Topology, place};
 use crate::options::{Database, some};
 use crate::plan::schedule;
 use crate::record::{Event, Step};
@@ -67,8 +67,7 @@ impl Scaling {
     /// [`Error::Usage`] if a place on this host has fewer.
     pub fn fits(&self, topology: &Topology) -> Result<(), Error> {
         for at in self.database.places() {
-            let wanted = Wanted { smt: at.smt, sockets: at.sockets };
-            let all = place(topology, wanted).map_err(Error::Usage)?.server.len();
+            let all = place(topology, at.wanted()).map_err(Error::Usage)?.server.len();
             if let Some(n) = self.cpus(all).into_iter().find(|n| *n > all) {
                 return Err(Error::Usage(format!(
                     "the server gets {all} of this host's CPUs, not {n}: name fewer with --cpus"
