@@ -17,6 +17,12 @@
 //! LIMIT: one kind of handler is missed. It was installed after the thread had entered the routine, kept the
 //! registers past the end of the thread, and was removed before the slot was needed.
 //!
+//! The frame of a routine begins one byte before its entry. A signal handler may run before the first
+//! instruction, also because the kernel restarts the call. LLVM's libunwind takes the address at which a
+//! handler interrupted a thread for a return address, so it looks for the byte before it
+//! (`UnwindCursor::setInfoBasedOnIPRegister`, LLVM 14). No code lies before the first slot of an area, so only
+//! an older whet uses that slot.
+//!
 //! Two adjacent mappings hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with
 //! guards on both sides. A later whet finds an area by its shape and its mark.
 
@@ -28,6 +34,8 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeSet;
 
 const GUARD: u64 = 4096;
+/// The first slot that is used.
+const FIRST: u64 = 1;
 /// How many slots an area has: small slots for at most 16 pieces of memory, large slots for as many as a call
 /// may name.
 const SMALL: u64 = 96;
@@ -104,7 +112,8 @@ pub struct FinishingCode {
     pub text: AvmaRange,
     /// The part of the mapping for frame tables.
     pub tables: AvmaRange,
-    /// Its routines, ascending, each with the address of the word that holds its continuation.
+    /// The frames of its routines, ascending, each with the address of the word that holds the routine's
+    /// continuation.
     pub routines: Vec<(AvmaRange, Avma)>,
 }
 
@@ -147,7 +156,9 @@ impl Area {
     fn finishing_code(self) -> FinishingCode {
         let routine = |index| {
             let slot = Slot { area: self, index };
-            (AvmaRange::with_len(slot.entry(), CODE_EACH), slot.words().add(BACK))
+            let before = |at: Avma| at.offset(-1).max(self.0);
+            let frame = AvmaRange::new(before(slot.entry()), before(slot.entry().add(CODE_EACH)));
+            (frame, slot.words().add(BACK))
         };
         FinishingCode {
             text: self.code(),
@@ -158,7 +169,7 @@ impl Area {
 
     /// Reserves a free slot with room for `pieces` pieces of memory.
     fn take(self, process: &Process, pieces: usize, user: User) -> Option<Slot> {
-        let first = if pieces as u64 <= SMALL_VECTOR { 0 } else { SMALL };
+        let first = if pieces as u64 <= SMALL_VECTOR { FIRST } else { SMALL };
         let users = self.users(process)?;
         let (index, _) = (0..SLOTS).zip(users).find(|&(index, word)| index >= first && word == 0)?;
         let slot = Slot { area: self, index };
@@ -565,11 +576,25 @@ mod tests {
     }
 
     #[test]
+    fn frames_begin_before_the_entries_of_the_slots_in_use() {
+        let code = AREA.finishing_code();
+        for (index, (frame, back)) in (0..SLOTS).zip(&code.routines) {
+            let slot = Slot { area: AREA, index };
+            assert!(code.text.contains(frame.start) && frame.contains(slot.entry()));
+            assert!(frame.contains(slot.entry().add(slot.routine().len() as u64 - 1)));
+            assert_eq!(*back, slot.words().add(BACK));
+            assert_eq!(frame.contains(slot.entry().offset(-1)), index >= FIRST, "{index}");
+        }
+        assert!(code.routines.windows(2).all(|w| w[0].0.end == w[1].0.start));
+    }
+
+    #[test]
     fn routines_fit_and_jump_to_their_labels() {
         for index in [0, SMALL - 1, SMALL, SLOTS - 1] {
             let slot = Slot { area: AREA, index };
             let code = slot.routine();
-            assert!(code.len() as u64 <= CODE_EACH, "{}", code.len());
+            // The last byte belongs to the next routine's frame.
+            assert!((code.len() as u64) < CODE_EACH, "{}", code.len());
             assert_eq!(code[..2], [0x0f, 0x05]);
             // `done`, where a call that is not restarted continues, lies right behind a two-byte jump.
             let done = usize::try_from(ONCE).unwrap();

@@ -6,7 +6,9 @@
 //! changed, nor any code of the C library. The guests report the modules that dl_iterate_phdr shows them; the
 //! code is read from memory.
 
-use crate::support::{Guest, changed_text, have, run, scratch, skip, stray_code, stress, whet, whet_command};
+use crate::support::{
+    Guest, changed_text, have, run, scratch, skip, stray_code, stress, wait_until, whet, whet_command,
+};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -320,12 +322,14 @@ fn nongnu_libunwind_without_exceptions() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+// Counters of `waits.cc`.
+const WALKS: u64 = 1;
+const THROUGH: u64 = 2;
+const LOST: u64 = 3;
+
 /// Walks of a stack whose top is a routine that finishes a call. A stop has sent the thread there.
 #[test]
 fn a_walk_through_a_wait_that_a_stop_interrupted() {
-    const WALKS: u64 = 1;
-    const THROUGH: u64 = 2;
-    const LOST: u64 = 3;
     let Some(program) = with_llvm("waits.cc", &[]) else { return };
     let guest = Guest::working(&program, &[], 2);
     assert_eq!((guest.counter(THROUGH), guest.counter(LOST)), (0, 0), "before any stop");
@@ -338,6 +342,21 @@ fn a_walk_through_a_wait_that_a_stop_interrupted() {
         assert_eq!(guest.counter(LOST), 0, "of {} walks", guest.counter(WALKS));
         toggles += 1;
     }
+    assert_eq!(guest.finish().1, None);
+}
+
+/// Walks from the first instruction of such a routine, to which the kernel returns to restart a call. LLVM's
+/// libunwind looks for the byte before it.
+#[test]
+fn a_walk_from_a_transfer_that_restarts() {
+    let Some(program) = with_llvm("waits.cc", &["-DTRANSFERS"]) else { return };
+    let guest = Guest::working(&program, &[], 1);
+    act("optimize", &guest, &["--seconds", "0.3"]);
+    guest.go();
+    wait_until("walks", || guest.counter(WALKS) >= 10);
+    let walks = guest.counter(WALKS);
+    assert_eq!(guest.counter(LOST), 0, "of {walks} walks");
+    assert!(guest.counter(THROUGH) >= walks, "{} of {walks} walks", guest.counter(THROUGH));
     assert_eq!(guest.finish().1, None);
 }
 

@@ -1,5 +1,7 @@
-// A thread waits, and a signal handler walks the stack of that wait by LLVM's libunwind. A walk that meets
-// code of no module, and continues to the waiting function, has passed through one of whet's routines.
+// A thread is in a system call, and a signal handler walks the stack of that call by LLVM's libunwind. A walk
+// that meets code of no module, and continues to the calling function, has passed through one of whet's
+// routines. The call is a wait, which the signals end. With TRANSFERS it is a transfer that has moved a part,
+// and its handler, which restarts calls, is installed on the test's request.
 #include "../support/page.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,38 +11,54 @@
 #include <unwind.h>
 
 // Counters: rounds of the hot thread, walks, walks through code of no module, walks that did not reach the
-// waiting function.
+// calling function.
 enum { ROUNDS, WALKS, THROUGH, LOST };
 
 struct Seen {
     bool strange, whole;
 };
 
-__attribute__((noinline)) static void waiting(int epoll) {
-    struct epoll_event event;
-    if (epoll_wait(epoll, &event, 1, 100000) >= 0 || errno != EINTR) abort();
+#ifdef TRANSFERS
+enum { FLAGS = SA_RESTART };
+__attribute__((noinline)) static void calling() {
+    static char bytes[150000];
+    int ends[2];
+    if (pipe(ends) != 0) abort();
+    page->tid = gettid();
+    // The pipe holds less, and nobody reads.
+    if (write(ends[1], bytes, sizeof bytes) > 0) abort();
 }
+#else
+enum { FLAGS = 0 };
+__attribute__((noinline)) static void calling() {
+    struct epoll_event event;
+    int epoll = epoll_create1(0);
+    page->tid = gettid();
+    while (epoll_wait(epoll, &event, 1, 100000) < 0 && errno == EINTR);
+    abort();
+}
+#endif
 
 static _Unwind_Reason_Code look(struct _Unwind_Context *context, void *seen) {
     Seen *s = static_cast<Seen *>(seen);
     void *ip = reinterpret_cast<void *>(_Unwind_GetIP(context));
     Dl_info info;
     if (!dladdr(ip, &info)) s->strange = true;
-    if (_Unwind_FindEnclosingFunction(ip) == reinterpret_cast<void *>(waiting)) s->whole = true;
+    if (_Unwind_FindEnclosingFunction(ip) == reinterpret_cast<void *>(calling)) s->whole = true;
     return _URC_NO_REASON;
 }
 
 static void handler(int) {
     Seen seen = {};
     _Unwind_Backtrace(look, &seen);
-    page->work[WALKS] = page->work[WALKS] + 1;
     if (seen.strange) page->work[THROUGH] = page->work[THROUGH] + 1;
     if (!seen.whole) page->work[LOST] = page->work[LOST] + 1;
+    page->work[WALKS] = page->work[WALKS] + 1;
 }
 
-static void *wait_on(void *) {
-    int epoll = epoll_create1(0);
-    for (;;) waiting(epoll);
+static void *other_thread(void *) {
+    calling();
+    return nullptr;
 }
 
 __attribute__((noinline)) static uint64_t hot(uint64_t x, unsigned n) {
@@ -53,14 +71,21 @@ int main(int, char **argv) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = handler;
-    sigaction(SIGUSR1, &action, nullptr);
+    action.sa_flags = FLAGS;
+    bool handled = FLAGS == 0;
+    if (handled) sigaction(SIGUSR1, &action, nullptr);
     pthread_t thread;
-    pthread_create(&thread, nullptr, wait_on, nullptr);
+    pthread_create(&thread, nullptr, other_thread, nullptr);
+    while (!page->tid) usleep(1000);
     uint64_t x = 1;
     while (!page->stop) {
         x = hot(x, 20000);
         page_count(&page->work[ROUNDS]);
-        if (page->work[ROUNDS] % 8 == 0) pthread_kill(thread, SIGUSR1);
+        if (!handled && page->go) {
+            sigaction(SIGUSR1, &action, nullptr);
+            handled = true;
+        }
+        if (handled && page->work[ROUNDS] % 8 == 0) pthread_kill(thread, SIGUSR1);
     }
     return x == 0;
 }
