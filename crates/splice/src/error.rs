@@ -30,6 +30,9 @@ pub enum Error {
         "a newer whet has been at work (its journal has version {0}); this one can only show its status and undo it"
     )]
     NewerJournal(u32),
+    /// The target has mapped something else where memory was to be mapped.
+    #[error("the target has mapped something else at {0:?} meanwhile")]
+    PlaceTaken(AvmaRange),
     /// The kernel did not map memory at the requested address.
     #[error("the target could not map {len} bytes at {at}: {}", std::io::Error::from_raw_os_error(*.errno))]
     Map {

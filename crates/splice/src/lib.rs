@@ -51,9 +51,8 @@ pub use install::{BLOB_OFFSET, CachePlan, InstallReport, InstallTimes, Plan, hug
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use list::MOST_REGIONS;
 pub use lookup::{FindObject, decode_stub};
-pub use mapping::EEXIST;
 pub use mark::{forget_unloaded, mark_modules};
-pub use placement::{Hole, NoRoom, Request, place};
+pub use placement::{Limit, NoRoom, Request, place};
 pub use quiet::{Ended, end_counting};
 pub use recount::{Recount, count_again};
 pub use reinstate::reinstate;

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::anchor::PAGE;
-use addr::{Addr, Avma};
+use addr::{Addr, Avma, AvmaRange};
 use tracee::Stopped;
 
 /// System call numbers and flags of x86-64 Linux.
@@ -38,6 +38,7 @@ pub(crate) fn map_from(
     (fd, offset, flags): (u64, u64, u64),
 ) -> Result<(), Error> {
     let failed = |errno: i32| match errno {
+        EEXIST => Error::PlaceTaken(AvmaRange::with_len(at, len)),
         errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
         errno => Error::Map { at, len, errno },
     };
@@ -56,7 +57,7 @@ pub(crate) fn map_from(
 const DENIED: [i32; 4] = [1, 11, 12, 13];
 
 /// The error of a kernel with `MAP_FIXED_NOREPLACE` if the range is mapped already.
-pub const EEXIST: i32 = 17;
+const EEXIST: i32 = 17;
 
 /// Maps the two pages of an anchor.
 pub(crate) fn map_anchor(stopped: &mut Stopped<'_>, at: Avma) -> Result<(), Error> {

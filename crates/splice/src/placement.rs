@@ -25,22 +25,24 @@ const STACK_ROOM: u64 = 256 << 20;
 /// libraries while clones are built.
 const MAP_ROOM: u64 = 512 << 20;
 
-/// The kind of mapping that limits a hole.
+/// What limits a hole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hole {
+pub enum Limit {
     /// An ordinary mapping.
     Plain,
     /// The program break's mapping (`[heap]`): grows up.
     Heap,
     /// The main stack (`[stack]`): grows down.
     Stack,
+    /// A chosen place at which something else was mapped meanwhile. It may be free again by now.
+    Taken,
 }
 
 /// A request for free address space.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// All mappings of the process, by ascending address, with their kind.
-    pub mappings: &'a [(AvmaRange, Hole)],
+    /// All mappings of the process, and the places that were taken before, by ascending address.
+    pub limits: &'a [(AvmaRange, Limit)],
     /// The modules whose code and data the clones refer to.
     pub near: &'a [AvmaRange],
     /// The size. Bytes.
@@ -63,7 +65,9 @@ pub struct NoRoom {
 ///
 /// Prefers the place right below the modules if no other mapping is lower, as below a PIE program: nothing is
 /// ever mapped there. Below other modules, the kernel maps more; the preferred place leaves 512 MiB for
-/// that. The choice is the free place nearest to the preferred one.
+/// that. If something was mapped at a chosen place meanwhile, mappings come and go between that place and the
+/// modules. Then the preferred place is 512 MiB farther away. The choice is the free place nearest to the
+/// preferred one.
 ///
 /// # Errors
 /// [`NoRoom`].
@@ -81,29 +85,37 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     if req.low {
         ceiling = ceiling.min(Avma(1 << 31));
     }
-    let is_lowest = req.mappings.iter().all(|(m, _)| m.start >= lo);
-    let room = if is_lowest { 0 } else { MAP_ROOM };
-    let preferred = Avma(lo.0.saturating_sub(req.len).saturating_sub(room));
+    let reach = AvmaRange::new(floor, ceiling);
+    let taken = || req.limits.iter().filter(|(m, kind)| *kind == Limit::Taken && m.overlaps(&reach));
+    let taken_below = taken().map(|(m, _)| m.start).filter(|at| *at < lo).min();
+    let taken_above = taken().map(|(m, _)| m.end).max();
+    let below = |at: Avma, room: u64| Avma(at.0.saturating_sub(req.len).saturating_sub(room));
+    let is_lowest = req.limits.iter().all(|(m, _)| m.start >= lo);
+    let preferred = match (taken_below, taken_above) {
+        (Some(at), _) => below(at, MAP_ROOM),
+        (None, Some(at)) => Avma(at.0.saturating_add(MAP_ROOM)),
+        (None, None) => below(lo, if is_lowest { 0 } else { MAP_ROOM }),
+    };
     // One page stays free on either side, so that no neighbour can be merged with the cache.
     let within = |hole: AvmaRange| {
         let start = hole.start.max(floor).0.saturating_add(4096);
         let end = hole.end.min(ceiling).0.saturating_sub(4096);
         nearest(start, end, req.len, preferred)
     };
-    holes(req.mappings).filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs()).ok_or(fail)
+    holes(req.limits).filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs()).ok_or(fail)
 }
 
 /// Returns the free ranges, without those into which the heap and the stack may grow.
-fn holes(mappings: &[(AvmaRange, Hole)]) -> impl Iterator<Item = AvmaRange> {
-    let last = (AvmaRange::new(USER_END, USER_END), Hole::Plain);
-    let (mut prev_end, mut prev_kind) = (Avma(0), Hole::Plain);
-    mappings.iter().copied().chain([last]).map(move |(range, kind)| {
+fn holes(limits: &[(AvmaRange, Limit)]) -> impl Iterator<Item = AvmaRange> {
+    let last = (AvmaRange::new(USER_END, USER_END), Limit::Plain);
+    let (mut prev_end, mut prev_kind) = (Avma(0), Limit::Plain);
+    limits.iter().copied().chain([last]).map(move |(range, kind)| {
         let (mut start, mut end) = (prev_end, range.start);
         let full = end.0.saturating_sub(start.0);
-        if prev_kind == Hole::Heap {
+        if prev_kind == Limit::Heap {
             start = Avma(start.0.saturating_add(BREAK_ROOM.min(full / 2)));
         }
-        if kind == Hole::Stack {
+        if kind == Limit::Stack {
             end = Avma(end.0.saturating_sub(STACK_ROOM.min(full / 2)));
         }
         if range.end > prev_end {
@@ -133,11 +145,11 @@ mod tests {
     fn pie_goes_right_below() {
         let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
         let maps = [
-            (exe, Hole::Plain),
-            (r(0x5555_5700_0000, 0x5555_5800_0000), Hole::Heap),
-            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Hole::Plain),
+            (exe, Limit::Plain),
+            (r(0x5555_5700_0000, 0x5555_5800_0000), Limit::Heap),
+            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Limit::Plain),
         ];
-        let at = place(&Request { mappings: &maps, near: &[exe], len: 4 << 20, low: false }).unwrap();
+        let at = place(&Request { limits: &maps, near: &[exe], len: 4 << 20, low: false }).unwrap();
         assert_eq!(at, Avma(0x5555_5500_0000));
     }
 
@@ -146,29 +158,74 @@ mod tests {
         let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
         let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
         let stack = r(0x7f00_3f80_0000, 0x7f00_4000_0000);
-        let mut maps = vec![(exe, Hole::Plain), (stack, Hole::Plain), (libs, Hole::Plain)];
+        let mut maps = vec![(exe, Limit::Plain), (stack, Limit::Plain), (libs, Limit::Plain)];
         let len = 4 << 20;
         // Later caches lie beside earlier ones.
         for _ in 0..40 {
-            let at = place(&Request { mappings: &maps, near: &[libs], len, low: false }).unwrap();
+            let at = place(&Request { limits: &maps, near: &[libs], len, low: false }).unwrap();
             let got = AvmaRange::with_len(at, len);
             assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)), "{at}");
             let below = libs.start.since(got.end).unwrap();
             assert!((MAP_ROOM / 2..2 * MAP_ROOM).contains(&below), "{below:#x}");
-            maps.push((got, Hole::Plain));
+            maps.push((got, Limit::Plain));
             maps.sort_by_key(|m| m.0.start);
         }
+    }
+
+    /// Returns the places chosen if something is mapped at each of them meanwhile.
+    fn places(maps: &[(AvmaRange, Limit)], near: AvmaRange, low: bool) -> Vec<AvmaRange> {
+        let (mut maps, mut places) = (maps.to_vec(), Vec::new());
+        for _ in 0..4 {
+            let at = place(&Request { limits: &maps, near: &[near], len: 4 << 20, low }).unwrap();
+            let got = AvmaRange::with_len(at, 4 << 20);
+            assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)), "{got:?}");
+            assert!(got.end.distance(near.start).unsigned_abs() < 2 << 30, "{got:?}");
+            places.push(got);
+            maps.push((got, Limit::Taken));
+            maps.sort_by_key(|m| m.0.start);
+        }
+        places
+    }
+
+    #[test]
+    fn a_place_that_was_taken_is_left_far_behind() {
+        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
+        let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
+        let maps = [
+            (exe, Limit::Plain),
+            (r(0x7f00_3f80_0000, 0x7f00_4000_0000), Limit::Plain),
+            (libs, Limit::Plain),
+        ];
+        let mut below = places(&maps, libs, false);
+        // The last one is as far away as clones may be.
+        assert!(libs.start.since(below[3].start).unwrap() >= REACH - libs.len() - ALIGN, "{below:?}");
+        below.truncate(3);
+        assert!(
+            below.windows(2).all(|w| w[0].start.since(w[1].end).unwrap() >= MAP_ROOM - ALIGN),
+            "{below:?}"
+        );
+        // A place out of reach of these modules says nothing about them.
+        let far = [&[(r(0x7f00_2000_0000, 0x7f00_2040_0000), Limit::Taken)][..], &maps].concat();
+        let mut far = far;
+        far.sort_by_key(|m| m.0.start);
+        assert_eq!(places(&far, exe, false), places(&maps, exe, false));
+        // Below this program is no room.
+        let exe = r(0x40_0000, 0x80_0000);
+        let above = places(&[(exe, Limit::Plain), (r(0x120_0000, 0x140_0000), Limit::Heap)], exe, true);
+        assert!(above[..2].iter().all(|at| at.start > exe.end), "{above:?}");
+        assert!(above[1].start.since(above[0].end).unwrap() >= MAP_ROOM - ALIGN, "{above:?}");
+        assert!(above.iter().all(|at| at.end <= Avma(1 << 31)), "{above:?}");
     }
 
     #[test]
     fn non_pie_leaves_the_heap_room_and_stays_low() {
         let exe = r(0x40_0000, 0x80_0000);
         let maps = [
-            (exe, Hole::Plain),
-            (r(0x120_0000, 0x140_0000), Hole::Heap),
-            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Hole::Plain),
+            (exe, Limit::Plain),
+            (r(0x120_0000, 0x140_0000), Limit::Heap),
+            (r(0x7fff_f000_0000, 0x7fff_f100_0000), Limit::Plain),
         ];
-        let at = place(&Request { mappings: &maps, near: &[exe], len: 4 << 20, low: true }).unwrap();
+        let at = place(&Request { limits: &maps, near: &[exe], len: 4 << 20, low: true }).unwrap();
         assert!(at >= Avma(0x80_0000));
         let after_heap = at.0 >= 0x140_0000 + BREAK_ROOM;
         let before_heap = at.0 + (4 << 20) <= 0x120_0000;
@@ -180,11 +237,11 @@ mod tests {
     fn nothing_within_reach_is_said() {
         let exe = r(0x1_0000_0000, 0x1_1000_0000);
         let wall = [
-            (r(0x1000, 0x1_0000_0000), Hole::Plain),
-            (exe, Hole::Plain),
-            (r(0x1_1000_0000, 0x10_0000_0000), Hole::Plain),
+            (r(0x1000, 0x1_0000_0000), Limit::Plain),
+            (exe, Limit::Plain),
+            (r(0x1_1000_0000, 0x10_0000_0000), Limit::Plain),
         ];
-        assert!(place(&Request { mappings: &wall, near: &[exe], len: 4096, low: false }).is_err());
+        assert!(place(&Request { limits: &wall, near: &[exe], len: 4096, low: false }).is_err());
     }
 
     proptest! {
@@ -195,11 +252,11 @@ mod tests {
             let maps: Vec<_> = gaps.iter().map(|&(gap, size)| {
                 let start = at + gap * (1 << 20);
                 at = start + size * (1 << 20);
-                (r(start, at), Hole::Plain)
+                (r(start, at), Limit::Plain)
             }).collect();
             let near = maps[pick % maps.len()].0;
             let len = len << 20;
-            if let Ok(at) = place(&Request { mappings: &maps, near: &[near], len, low: false }) {
+            if let Ok(at) = place(&Request { limits: &maps, near: &[near], len, low: false }) {
                 let got = AvmaRange::with_len(at, len);
                 prop_assert_eq!(at.0 % ALIGN, 0);
                 prop_assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)));

@@ -279,7 +279,9 @@ impl Error {
             Error::Stop(_)
             | Error::Locked { .. }
             | Error::Changed { .. }
-            | Error::Splice(splice::Error::Stop(_) | splice::Error::NotAlone) => X::Busy,
+            | Error::Splice(
+                splice::Error::Stop(_) | splice::Error::NotAlone | splice::Error::PlaceTaken(_),
+            ) => X::Busy,
             Error::Image(_)
             | Error::Unsupported { .. }
             | Error::MemoryCap { .. }
@@ -336,6 +338,7 @@ impl Error {
             Error::Splice(splice::Error::NewerJournal(_)) => "newer_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(splice::Error::MapDenied { .. }) => "map_denied",
+            Error::Splice(splice::Error::PlaceTaken(_)) => "place_taken",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Page(_) => "page",
@@ -389,6 +392,9 @@ impl Error {
             }
             Error::MemoryLimit { .. } => {
                 "raise that limit (systemd: MemoryMax=, MemoryHigh=), or reduce the memory that the process uses".to_owned()
+            }
+            Error::Splice(splice::Error::PlaceTaken(_)) => {
+                "nothing was changed; the process maps memory faster than whet builds: try again".to_owned()
             }
             Error::Splice(splice::Error::MapDenied { .. }) => {
                 "nothing was changed; its limits (RLIMIT_AS, RLIMIT_MEMLOCK) or a security module (execmem) forbid it"

@@ -14,9 +14,9 @@ use crate::{Error, Interrupt};
 use addr::{Addr, Avma, AvmaRange};
 use code::Refusal;
 use emit::{Body, Fragments, Function, InlineSite, Output, Request, Stubs};
-use image::{Mapping, ModuleId, ModuleKind};
+use image::{ModuleId, ModuleKind};
 use rustc_hash::FxHashMap;
-use splice::{BLOB_OFFSET, CachePlan, Hole, Record};
+use splice::{BLOB_OFFSET, CachePlan, Limit, Record};
 
 /// A generation that is ready to be installed, with facts about it.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Built {
     /// Bytes of clones.
     pub code_bytes: u64,
     /// All mappings, so that the anchor can be placed between them.
-    pub holes: Vec<(AvmaRange, Hole)>,
+    pub limits: Vec<(AvmaRange, Limit)>,
 }
 
 /// A cache that is ready to be installed.
@@ -63,8 +63,8 @@ impl Built {
         self.cloned.extend(made.cloned);
         self.refused.extend(made.refused);
         self.entries_refused.extend(made.entries_refused);
-        self.holes.push((made.room, Hole::Plain));
-        self.holes.sort_by_key(|(r, _)| r.start);
+        self.limits.push((made.room, Limit::Plain));
+        self.limits.sort_by_key(|(r, _)| r.start);
         self.caches.push(BuiltCache { plan: made.plan, room: made.room, is_main });
     }
 }
@@ -96,8 +96,8 @@ pub struct Bounds<'a> {
     pub(crate) spans: &'a Spans,
 }
 
-/// Builds all caches. `maps` are the current mappings. Direct calls in the originals of the functions and of
-/// `callers` lead to clones.
+/// Builds all caches between the `limits` of the free address space. Direct calls in the originals of the
+/// functions and of `callers` lead to clones.
 ///
 /// # Errors
 /// Returns [`Error::Splice`] if there is no room near a module, [`Error::Build`] if the clones could not be
@@ -105,18 +105,18 @@ pub struct Bounds<'a> {
 pub fn build(
     program: &Program<'_>,
     clones: Clones<'_>,
-    maps: &[Mapping],
+    limits: Vec<(AvmaRange, Limit)>,
     style: Style,
     bounds: &Bounds<'_>,
 ) -> Result<Built, Error> {
-    let mut built = Built { holes: holes(maps), ..Built::default() };
+    let mut built = Built { limits, ..Built::default() };
     for modules in &groups(program) {
         let is_member = |c: &ToClone<'_>| modules.contains(&c.measured().id.module);
         let members: Vec<ToClone<'_>> = clones.all().filter(is_member).collect();
         if members.is_empty() {
             continue;
         }
-        let work = Work { program, clones, style, holes: &built.holes, bounds };
+        let work = Work { program, clones, style, limits: &built.limits, bounds };
         let more = if built.caches.is_empty() { bounds.notes } else { 0 };
         let mut made = one_cache(&work, &members, modules, more)?;
         // The size of the data beside clones and tables is known only once they are built.
@@ -140,22 +140,12 @@ fn groups(program: &Program<'_>) -> Vec<Vec<ModuleId>> {
     reach_group::group(&extents).into_iter().map(|g| g.into_iter().map(|i| usable[i]).collect()).collect()
 }
 
-/// Returns all mappings, marking the mappings that grow.
-pub(crate) fn holes(maps: &[Mapping]) -> Vec<(AvmaRange, Hole)> {
-    let kind = |path: Option<&str>| match path {
-        Some("[heap]") => Hole::Heap,
-        Some("[stack]") => Hole::Stack,
-        _ => Hole::Plain,
-    };
-    maps.iter().map(|m| (m.range, kind(m.path.as_deref()))).collect()
-}
-
 /// The input of all caches.
 struct Work<'a, 'm> {
     program: &'a Program<'m>,
     clones: Clones<'a>,
     style: Style,
-    holes: &'a [(AvmaRange, Hole)],
+    limits: &'a [(AvmaRange, Limit)],
     bounds: &'a Bounds<'a>,
 }
 
@@ -166,7 +156,7 @@ fn one_cache(
     modules: &[ModuleId],
     more: u64,
 ) -> Result<Made, Error> {
-    let &Work { program, style, holes, bounds, .. } = work;
+    let &Work { program, style, limits, bounds, .. } = work;
     let head = bounds.head;
     let members = function_order(members.to_vec(), style);
     let images = || modules.iter().map(|&id| program.image().module(id));
@@ -179,7 +169,7 @@ fn one_cache(
         &Parts { members: &members, stubs: &stubs, constant: &|at| program.constant_function(at), bounds },
         &near,
         low,
-        holes,
+        limits,
         more,
     )?;
 
@@ -261,7 +251,7 @@ fn emit_somewhere(
     parts: &Parts<'_>,
     near: &[AvmaRange],
     low: bool,
-    holes: &[(AvmaRange, Hole)],
+    limits: &[(AvmaRange, Limit)],
     more: u64,
 ) -> Result<(Output, Avma, Avma, AvmaRange), Error> {
     let guess = near.first().map_or(Avma(0), |r| r.start.align_down(2 << 20));
@@ -271,8 +261,8 @@ fn emit_somewhere(
         text_len = text_len.max(CachePlan::text_len(parts.bounds.head + out.text.len() as u64));
         data_len = data_len.max((out.data.len() as u64).saturating_mul(2) + (1 << 20) + more);
         let len = text_len + data_len + parts.members.len() as u64 * 4096;
-        let text_at = splice::place(&splice::Request { mappings: holes, near, len, low })
-            .map_err(splice::Error::from)?;
+        let text_at =
+            splice::place(&splice::Request { limits, near, len, low }).map_err(splice::Error::from)?;
         let data_at = text_at.add(text_len);
         out = emit_at(parts, text_at, data_at.add(BLOB_OFFSET))?;
         let got = CachePlan::text_len(parts.bounds.head + out.text.len() as u64);

@@ -10,6 +10,7 @@ use crate::build::code_files::{self, CodeFiles};
 use crate::build::file_text::FileText;
 use crate::build::lookup::Lookup;
 use crate::build::memory_limit;
+use crate::build::places::{self, Taken};
 use crate::build::round::{self, Offsets};
 use crate::build::unbound;
 use crate::build::unwind_hooks;
@@ -17,10 +18,7 @@ use crate::{Error, Interrupt, Progress, Target};
 use addr::{Avma, AvmaRange};
 use image::{Image, Mapping, ModuleId};
 use rustc_hash::FxHashMap;
-use splice::{CachePlan, FirstStop, InstallReport, InstallTimes, Plan, Policy, ToggleReport};
-
-/// How many more places to try if the target maps faster than whet builds.
-const PLACES: usize = 3;
+use splice::{CachePlan, FirstStop, InstallReport, InstallTimes, Limit, Plan, Policy, ToggleReport};
 
 /// The common input of all generations of one command.
 pub(crate) struct Installer<'a, 'm> {
@@ -34,7 +32,7 @@ pub(crate) struct Installer<'a, 'm> {
     pub(crate) files: &'a FxHashMap<ModuleId, FileText>,
     /// Returns the present mappings of the other members of the target's family, between which the clones are
     /// placed as well.
-    pub(crate) taken: &'a (dyn Fn() -> Vec<Mapping> + Sync),
+    pub(crate) elsewhere: &'a (dyn Fn() -> Vec<Mapping> + Sync),
     /// The memory of clones that stay.
     pub(crate) code_cache: CodeCache,
     /// Ends the work early.
@@ -83,14 +81,16 @@ pub(crate) struct Placed {
 /// # Errors
 /// Returns [`Error`]; the process is then unchanged, except for mappings that nothing refers to.
 pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -> Result<(), Error> {
-    let holes = caches::holes(&target.maps);
-    let near = [image.main().extent];
-    let request = splice::Request { mappings: &holes, near: &near, len: 2 << 20, low: false };
-    let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
-    let hook = unwind_hooks::hook(target, lookup, anchor_at)?;
-    let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
-    first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
-    Ok(())
+    places::seek(|taken| {
+        let maps = image::maps::parse(&target.process.maps_text()?)?;
+        let near = [image.main().extent];
+        let request = splice::Request { limits: &taken.limits(&maps), near: &near, len: 2 << 20, low: false };
+        let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+        let hook = unwind_hooks::hook(target, lookup, anchor_at)?;
+        let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
+        first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
+        Ok(())
+    })
 }
 
 /// Adds the notes for a later whet. `counters` are the offsets of a round.
@@ -125,22 +125,16 @@ impl Installer<'_, '_> {
         wanted: Wanted<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, Error> {
-        let mut again = None;
-        for _ in 0..PLACES {
-            match self.install_once(again.as_ref().unwrap_or(target), wanted, progress) {
-                // Something was mapped at the chosen place meanwhile: a thread's stack, a library. The anchor
-                // may exist by now.
-                Err(Error::Splice(splice::Error::Map { errno: splice::EEXIST, .. })) => {
-                    again = Some(self.target.again()?);
-                }
-                other => return other,
-            }
-        }
-        self.install_once(again.as_ref().unwrap_or(target), wanted, progress)
+        places::seek(|taken| {
+            // The anchor may exist by now.
+            let again = if taken.is_empty() { None } else { Some(self.target.again()?) };
+            self.install_between(taken, again.as_ref().unwrap_or(target), wanted, progress)
+        })
     }
 
-    fn install_once(
+    fn install_between(
         &self,
+        taken: &Taken,
         target: &Target,
         wanted: Wanted<'_>,
         progress: &mut dyn FnMut(Progress),
@@ -150,11 +144,10 @@ impl Installer<'_, '_> {
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
         let mut maps = image::maps::parse(&target.process.maps_text()?)?;
-        maps.extend((self.taken)());
-        maps.sort_by_key(|m| m.range.start);
+        maps.extend((self.elsewhere)());
         // Clones that are soon removed are not worth a file.
         let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
-        let mut built = self.build(wanted, &maps, in_files)?;
+        let mut built = self.build(wanted, &taken.limits(&maps), in_files)?;
         if built.cloned.is_empty() {
             return Err(Error::NothingHot { pid, why: "no function could be cloned".to_owned() });
         }
@@ -190,12 +183,17 @@ impl Installer<'_, '_> {
     }
 
     /// Builds the caches with their notes. If no function can be cloned, the result has no clones.
-    fn build(&self, wanted: Wanted<'_>, maps: &[Mapping], in_files: bool) -> Result<Built, Error> {
+    fn build(
+        &self,
+        wanted: Wanted<'_>,
+        limits: &[(AvmaRange, Limit)],
+        in_files: bool,
+    ) -> Result<Built, Error> {
         let Wanted { clones, style, notes } = wanted;
         let head = if in_files { symbols::HEAD } else { 0 };
         let build = |room| -> Result<Built, Error> {
             let bounds = Bounds { notes: room, head, interrupt: &self.interrupt, spans: self.spans };
-            let mut built = caches::build(self.program, clones, maps, style, &bounds)?;
+            let mut built = caches::build(self.program, clones, limits.to_vec(), style, &bounds)?;
             let notes = notes(&built);
             add_notes(&mut built.caches, notes, wanted.offsets());
             Ok(built)
@@ -217,7 +215,7 @@ impl Installer<'_, '_> {
     /// Returns the place of a new anchor: near the first cache.
     fn place_anchor(built: &Built, caches: &[CachePlan]) -> Result<Avma, Error> {
         let near = AvmaRange::with_len(caches.first().map_or(Avma(0), |c| c.text_at), 1);
-        let request = splice::Request { mappings: &built.holes, near: &[near], len: 2 << 20, low: false };
+        let request = splice::Request { limits: &built.limits, near: &[near], len: 2 << 20, low: false };
         Ok(splice::place(&request).map_err(splice::Error::from)?)
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod installer;
 pub(crate) mod lookup;
 pub(crate) mod map_store;
 pub(crate) mod memory_limit;
+pub(crate) mod places;
 pub(crate) mod reach_group;
 pub(crate) mod redirects;
 pub(crate) mod round;

@@ -100,7 +100,7 @@ fn in_member(
         program: installer.program,
         lookup: member.lookup.clone(),
         files: installer.files,
-        taken: &Vec::new,
+        elsewhere: &Vec::new,
         code_cache: installer.code_cache,
         interrupt: options.interrupt.clone(),
         spans: installer.spans,

@@ -77,7 +77,7 @@ pub(crate) fn with_installer<R>(
         program: &program,
         lookup,
         files: &files,
-        taken: &|| kin.maps(),
+        elsewhere: &|| kin.maps(),
         code_cache: options.code_cache,
         interrupt: options.interrupt.clone(),
         spans: &Spans::default(),

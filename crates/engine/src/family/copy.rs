@@ -7,8 +7,8 @@
 //! too, and the memory of clones and tables is used once for the whole family.
 
 use crate::base::options::MEMORY_CAP;
-use crate::build::caches::holes;
 use crate::build::memory_limit;
+use crate::build::places::{self, Taken};
 use crate::build::unbound;
 use crate::build::unwind_hooks;
 use crate::family::fit::{Fitting, unfit};
@@ -16,7 +16,7 @@ use crate::session::restore;
 use crate::{Error, Target};
 use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use image::Mapping;
-use splice::{BLOB_OFFSET, Cache, CachePlan, CodeFile, Hole, Plan, Policy, Record, State, ToggleReport};
+use splice::{BLOB_OFFSET, Cache, CachePlan, CodeFile, Limit, Plan, Policy, Record, State, ToggleReport};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -161,8 +161,10 @@ impl Generation {
         let pid = target.process.pid();
         let ranges: Vec<AvmaRange> =
             self.caches.iter().map(|c| AvmaRange::new(c.text_at, c.data_at.add(c.data_len()))).collect();
-        if target.maps.iter().any(|m| ranges.iter().any(|r| m.range.overlaps(r))) {
-            return Err(unfit(pid, "place_taken", "something else lies at the addresses of the clones"));
+        let has_taken = |range: &AvmaRange| ranges.iter().any(|r| r.overlaps(range));
+        let place_taken = || unfit(pid, "place_taken", "something else lies at the addresses of the clones");
+        if target.maps.iter().any(|m| has_taken(&m.range)) {
+            return Err(place_taken());
         }
         let mapped: u64 = ranges.iter().map(AvmaRange::len).sum();
         let before = target.installed.as_ref().map_or(0, splice::Installed::mapped_bytes);
@@ -171,34 +173,38 @@ impl Generation {
         }
         let claim = Claim::of(&self.claimed, memory_limit::need(&self.caches, None, 0));
         memory_limit::check(pid, claim.all)?;
-        let mut taken = holes(&target.maps);
-        taken.extend(ranges.iter().map(|r| (*r, Hole::Plain)));
-        taken.sort_by_key(|(r, _)| r.start);
-        let near = [AvmaRange::with_len(ranges.first().map_or(Avma(0), |r| r.start), 1)];
-        let request = splice::Request { mappings: &taken, near: &near, len: 2 << 20, low: false };
-        let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
         let mut caches = self.caches.clone();
         unbound::remove(target, &mut caches);
-        let plan = Plan {
+        let mut plan = Plan {
             caches,
             lookup: lookup.find_object,
-            hook: unwind_hooks::hook(target, lookup, anchor_at)?,
-            anchor_at,
+            hook: None,
+            anchor_at: Avma(0),
             counters: None,
             huge: self.huge,
         };
-        match splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default()) {
-            Ok(report) => {
-                let not_from_files = report.not_from_files.or_else(|| self.not_shared.clone());
-                Ok(Done::Installed { toggle: report.toggle, not_from_files })
+        // Only the anchor's place can be chosen.
+        let report = places::seek(|taken| {
+            plan.anchor_at = place_anchor(target, &ranges, taken)?;
+            plan.hook = unwind_hooks::hook(target, lookup, plan.anchor_at)?;
+            match splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default()) {
+                Err(splice::Error::PlaceTaken(range)) if has_taken(&range) => Err(place_taken()),
+                outcome => Ok(outcome?),
             }
-            // The member has mapped something there meanwhile.
-            Err(splice::Error::Map { errno: splice::EEXIST, .. }) => {
-                Err(unfit(pid, "place_taken", "something else lies at the addresses of the clones"))
-            }
-            Err(e) => Err(e.into()),
-        }
+        })?;
+        let not_from_files = report.not_from_files.or_else(|| self.not_shared.clone());
+        Ok(Done::Installed { toggle: report.toggle, not_from_files })
     }
+}
+
+/// Returns the place of a new anchor: near the first cache.
+fn place_anchor(target: &Target, caches: &[AvmaRange], taken: &Taken) -> Result<Avma, Error> {
+    let mut limits = taken.limits(&image::maps::parse(&target.process.maps_text()?)?);
+    limits.extend(caches.iter().map(|r| (*r, Limit::Plain)));
+    limits.sort_by_key(|(r, _)| r.start);
+    let near = [AvmaRange::with_len(caches.first().map_or(Avma(0), |r| r.start), 1)];
+    let request = splice::Request { limits: &limits, near: &near, len: 2 << 20, low: false };
+    Ok(splice::place(&request).map_err(splice::Error::from)?)
 }
 
 /// Memory that an installation is about to use. All members are in the same control groups, and several are

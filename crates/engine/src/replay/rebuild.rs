@@ -9,6 +9,7 @@ use crate::base::passes::{Passes, Style};
 use crate::base::phases::Spans;
 use crate::build::caches::{self, Bounds};
 use crate::build::clones::Clones;
+use crate::build::places;
 use crate::plan::candidate::Counted;
 use crate::plan::candidates::{self, Candidates};
 use crate::plan::estimate;
@@ -74,7 +75,8 @@ pub(super) fn rebuild(
     let counted = choose(&program, inputs, style, interrupt)?;
     let candidates = counted.map(|counted| lay_out(&program, counted, style));
     let bounds = Bounds { notes: 0, head: 0, interrupt, spans: &Spans::default() };
-    let built = caches::build(&program, Clones::ToRun(&candidates.chosen), &maps, style, &bounds)?;
+    let built =
+        caches::build(&program, Clones::ToRun(&candidates.chosen), places::limits(&maps), style, &bounds)?;
     let parts = candidates.chosen.iter().flat_map(|c| c.analysed.text.iter().map(|(range, _)| *range));
     let originals = parts.collect();
     Ok(Rebuilt { report: report::report(inputs, &program, &candidates, &built), originals })
