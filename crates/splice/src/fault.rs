@@ -1,5 +1,5 @@
-//! Faults that tests request: death at numbered points, journals of a later version, and pages and lists that
-//! are full sooner.
+//! Faults that tests request: death at numbered points, places that are taken, journals of a later version, and
+//! pages and lists that are full sooner.
 //!
 //! Every step that changes the target passes a point. With `WHET_FAULT=n` in the environment the n-th passed
 //! point kills whet as `kill -9` would. So a test can try all points and check the remaining state.
@@ -17,6 +17,19 @@ pub fn point() {
     if fatal.is_some_and(|n| PASSED.fetch_add(1, Ordering::Relaxed) + 1 == n) {
         tracee::kill_self();
     }
+}
+
+/// Returns whether to act as if something else had been mapped at the place of a mapping. `WHET_TAKEN=i,k` names
+/// these mappings by their numbers, counted from 1.
+pub fn is_taken() -> bool {
+    static MAPPINGS: AtomicU64 = AtomicU64::new(0);
+    static TAKEN: OnceLock<Vec<u64>> = OnceLock::new();
+    let number = MAPPINGS.fetch_add(1, Ordering::Relaxed) + 1;
+    let taken = TAKEN.get_or_init(|| {
+        let wanted = std::env::var("WHET_TAKEN").unwrap_or_default();
+        wanted.split(',').filter_map(|n| n.parse().ok()).collect()
+    });
+    taken.contains(&number)
 }
 
 /// If `WHET_JOURNAL_VERSION` is set, changes a journal and its records to a form that a whet of that version

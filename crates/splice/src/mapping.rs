@@ -1,7 +1,7 @@
 //! Maps memory into a process by its own system calls.
 
-use crate::Error;
 use crate::anchor::PAGE;
+use crate::{Error, fault};
 use addr::{Addr, Avma, AvmaRange};
 use tracee::Stopped;
 
@@ -42,6 +42,9 @@ pub(crate) fn map_from(
         errno if DENIED.contains(&errno) => Error::MapDenied { at, len, errno },
         errno => Error::Map { at, len, errno },
     };
+    if fault::is_taken() {
+        return Err(failed(EEXIST));
+    }
     match call(nr::MMAP, [at.0, len, protection, nr::MAP_FLAGS | flags, fd, offset]) {
         Ok(got) if got == at.0.cast_signed() => Ok(()),
         Ok(elsewhere) => {

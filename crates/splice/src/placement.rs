@@ -34,7 +34,7 @@ pub enum Limit {
     Heap,
     /// The main stack (`[stack]`): grows down.
     Stack,
-    /// A chosen place at which something else was mapped meanwhile. It may be free again by now.
+    /// A place chosen before, at which something else was mapped meanwhile. It may be free again by now.
     Taken,
 }
 
@@ -65,9 +65,9 @@ pub struct NoRoom {
 ///
 /// Prefers the place right below the modules if no other mapping is lower, as below a PIE program: nothing is
 /// ever mapped there. Below other modules, the kernel maps more; the preferred place leaves 512 MiB for
-/// that. If something was mapped at a chosen place meanwhile, mappings come and go between that place and the
-/// modules. Then the preferred place is 512 MiB farther away. The choice is the free place nearest to the
-/// preferred one.
+/// that. The choice is the free place nearest to the preferred one, but 512 MiB away from each place that was
+/// taken before: presumably mappings come and go there. If there is no such place, less distance must do, and
+/// in the end a place that was taken.
 ///
 /// # Errors
 /// [`NoRoom`].
@@ -85,24 +85,37 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     if req.low {
         ceiling = ceiling.min(Avma(1 << 31));
     }
-    let reach = AvmaRange::new(floor, ceiling);
-    let taken = || req.limits.iter().filter(|(m, kind)| *kind == Limit::Taken && m.overlaps(&reach));
-    let taken_below = taken().map(|(m, _)| m.start).filter(|at| *at < lo).min();
-    let taken_above = taken().map(|(m, _)| m.end).max();
-    let below = |at: Avma, room: u64| Avma(at.0.saturating_sub(req.len).saturating_sub(room));
-    let is_lowest = req.limits.iter().all(|(m, _)| m.start >= lo);
-    let preferred = match (taken_below, taken_above) {
-        (Some(at), _) => below(at, MAP_ROOM),
-        (None, Some(at)) => Avma(at.0.saturating_add(MAP_ROOM)),
-        (None, None) => below(lo, if is_lowest { 0 } else { MAP_ROOM }),
-    };
+    let (taken, limits): (Vec<_>, Vec<_>) =
+        req.limits.iter().copied().partition(|(_, kind)| *kind == Limit::Taken);
+    let is_lowest = limits.iter().all(|(m, _)| m.start >= lo);
+    let room = if is_lowest { 0 } else { MAP_ROOM };
+    let preferred = Avma(lo.0.saturating_sub(req.len).saturating_sub(room));
     // One page stays free on either side, so that no neighbour can be merged with the cache.
     let within = |hole: AvmaRange| {
         let start = hole.start.max(floor).0.saturating_add(4096);
         let end = hole.end.min(ceiling).0.saturating_sub(4096);
         nearest(start, end, req.len, preferred)
     };
-    holes(req.limits).filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs()).ok_or(fail)
+    let free: Vec<AvmaRange> = holes(&limits).collect();
+    let choose = |holes: Vec<AvmaRange>| {
+        holes.into_iter().filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs())
+    };
+    let apart = |distance| choose(without(free.clone(), &taken, distance));
+    DISTANCES.into_iter().find_map(apart).or_else(|| choose(free.clone())).ok_or(fail)
+}
+
+/// How far from the places taken before a place is sought, one after the other.
+const DISTANCES: [u64; 5] = [MAP_ROOM, MAP_ROOM / 4, MAP_ROOM / 16, MAP_ROOM / 64, 0];
+
+/// Removes from free ranges what is not farther than `distance` from a place taken before.
+fn without(free: Vec<AvmaRange>, taken: &[(AvmaRange, Limit)], distance: u64) -> Vec<AvmaRange> {
+    taken.iter().fold(free, |free, (taken, _)| {
+        let from = Avma(taken.start.0.saturating_sub(distance));
+        let to = Avma(taken.end.0.saturating_add(distance));
+        let around =
+            |r: AvmaRange| [AvmaRange::new(r.start, r.end.min(from)), AvmaRange::new(r.start.max(to), r.end)];
+        free.into_iter().flat_map(around).filter(|r| r.start < r.end).collect()
+    })
 }
 
 /// Returns the free ranges, without those into which the heap and the stack may grow.
@@ -172,14 +185,12 @@ mod tests {
         }
     }
 
-    /// Returns the places chosen if something is mapped at each of them meanwhile.
+    /// Returns four places of 4 MiB, each chosen after something was mapped at all of those before.
     fn places(maps: &[(AvmaRange, Limit)], near: AvmaRange, low: bool) -> Vec<AvmaRange> {
         let (mut maps, mut places) = (maps.to_vec(), Vec::new());
         for _ in 0..4 {
             let at = place(&Request { limits: &maps, near: &[near], len: 4 << 20, low }).unwrap();
             let got = AvmaRange::with_len(at, 4 << 20);
-            assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)), "{got:?}");
-            assert!(got.end.distance(near.start).unsigned_abs() < 2 << 30, "{got:?}");
             places.push(got);
             maps.push((got, Limit::Taken));
             maps.sort_by_key(|m| m.0.start);
@@ -187,34 +198,57 @@ mod tests {
         places
     }
 
+    /// Returns the shortest distance between two ranges. Bytes.
+    fn least_distance(places: &[AvmaRange]) -> u64 {
+        let mut sorted = places.to_vec();
+        sorted.sort_by_key(|r| r.start);
+        sorted.windows(2).map(|w| w[1].start.since(w[0].end).unwrap_or(0)).min().unwrap()
+    }
+
+    const EXE: AvmaRange = AvmaRange { start: Avma(0x5555_5555_4000), end: Avma(0x5555_5600_0000) };
+    const STACK: (AvmaRange, Limit) =
+        (AvmaRange { start: Avma(0x7fff_f000_0000), end: Avma(0x7fff_f100_0000) }, Limit::Stack);
+
     #[test]
-    fn a_place_that_was_taken_is_left_far_behind() {
-        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
+    fn places_that_were_taken_are_left_far_behind() {
         let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
         let maps = [
-            (exe, Limit::Plain),
+            (EXE, Limit::Plain),
             (r(0x7f00_3f80_0000, 0x7f00_4000_0000), Limit::Plain),
             (libs, Limit::Plain),
+            STACK,
         ];
-        let mut below = places(&maps, libs, false);
-        // The last one is as far away as clones may be.
-        assert!(libs.start.since(below[3].start).unwrap() >= REACH - libs.len() - ALIGN, "{below:?}");
-        below.truncate(3);
-        assert!(
-            below.windows(2).all(|w| w[0].start.since(w[1].end).unwrap() >= MAP_ROOM - ALIGN),
-            "{below:?}"
-        );
-        // A place out of reach of these modules says nothing about them.
-        let far = [&[(r(0x7f00_2000_0000, 0x7f00_2040_0000), Limit::Taken)][..], &maps].concat();
-        let mut far = far;
-        far.sort_by_key(|m| m.0.start);
-        assert_eq!(places(&far, exe, false), places(&maps, exe, false));
-        // Below this program is no room.
+        for near in [libs, EXE] {
+            let places = places(&maps, near, false);
+            assert!(least_distance(&places) >= MAP_ROOM - ALIGN, "{places:?}");
+        }
+        // A non-PIE program: there is no room below it, and none above 2 GiB.
         let exe = r(0x40_0000, 0x80_0000);
-        let above = places(&[(exe, Limit::Plain), (r(0x120_0000, 0x140_0000), Limit::Heap)], exe, true);
-        assert!(above[..2].iter().all(|at| at.start > exe.end), "{above:?}");
-        assert!(above[1].start.since(above[0].end).unwrap() >= MAP_ROOM - ALIGN, "{above:?}");
-        assert!(above.iter().all(|at| at.end <= Avma(1 << 31)), "{above:?}");
+        let low = places(&[(exe, Limit::Plain), (r(0x120_0000, 0x140_0000), Limit::Heap), STACK], exe, true);
+        assert!(least_distance(&low) >= MAP_ROOM / 4 - ALIGN, "{low:?}");
+    }
+
+    #[test]
+    fn a_place_that_was_taken_counts_only_near_it() {
+        let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
+        let maps = [(EXE, Limit::Plain), (libs, Limit::Plain), STACK];
+        let far = [maps[0], (r(0x7f00_2000_0000, 0x7f00_2040_0000), Limit::Taken), maps[1], STACK];
+        assert_eq!(places(&far, EXE, false), places(&maps, EXE, false));
+        assert_ne!(places(&far, libs, false)[0], places(&maps, libs, false)[0]);
+    }
+
+    #[test]
+    fn the_only_free_place_is_chosen_again() {
+        let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
+        let hole = r(0x7f00_3000_0000, 0x7f00_3080_0000);
+        let maps = [
+            (r(0x1000, hole.start.0), Limit::Plain),
+            (r(hole.end.0, libs.start.0), Limit::Plain),
+            (libs, Limit::Plain),
+            (r(libs.end.0, USER_END.0), Limit::Plain),
+        ];
+        let places = places(&maps, libs, false);
+        assert!(places.iter().all(|place| *place == places[0] && hole.contains(place.start)), "{places:?}");
     }
 
     #[test]
@@ -245,21 +279,36 @@ mod tests {
     }
 
     proptest! {
-        /// In any address space, the place is free, aligned and within reach.
+        /// In any address space, whatever was taken before, the place is free, aligned and within reach.
         #[test]
-        fn always_sound(gaps in prop::collection::vec((1u64..3000, 1u64..3000), 1..20), pick in 0usize..20, len in 1u64..64) {
+        fn always_sound(
+            gaps in prop::collection::vec((1u64..3000, 1u64..3000), 1..20),
+            taken in prop::collection::vec((0u64..60_000, 1u64..2000), 0..4),
+            pick in 0usize..20,
+            len in 1u64..64,
+        ) {
             let mut at = 0x10_0000_0000u64;
-            let maps: Vec<_> = gaps.iter().map(|&(gap, size)| {
+            let mut maps: Vec<_> = gaps.iter().map(|&(gap, size)| {
                 let start = at + gap * (1 << 20);
                 at = start + size * (1 << 20);
                 (r(start, at), Limit::Plain)
             }).collect();
             let near = maps[pick % maps.len()].0;
+            maps.extend(taken.iter().map(|&(at, size)| {
+                let at = Avma(0x10_0000_0000 + at * (1 << 20));
+                (AvmaRange::with_len(at, size << 20), Limit::Taken)
+            }));
+            maps.sort_by_key(|m| m.0.start);
             let len = len << 20;
             if let Ok(at) = place(&Request { limits: &maps, near: &[near], len, low: false }) {
                 let got = AvmaRange::with_len(at, len);
                 prop_assert_eq!(at.0 % ALIGN, 0);
-                prop_assert!(maps.iter().all(|(m, _)| !m.overlaps(&got)));
+                let is_apart = |kind| maps.iter().all(|(m, k)| *k != kind || !m.overlaps(&got));
+                prop_assert!(is_apart(Limit::Plain));
+                // A place that was taken is chosen only if there is no other.
+                let all_plain: Vec<_> = maps.iter().map(|(m, _)| (*m, Limit::Plain)).collect();
+                let another = place(&Request { limits: &all_plain, near: &[near], len, low: false });
+                prop_assert!(is_apart(Limit::Taken) || another.is_err());
                 prop_assert!(got.end.distance(near.start).unsigned_abs() < 2 << 30);
                 prop_assert!(near.end.distance(got.start).unsigned_abs() < 2 << 30);
             }

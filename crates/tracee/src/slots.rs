@@ -17,14 +17,13 @@
 //! LIMIT: one kind of handler is missed. It was installed after the thread had entered the routine, kept the
 //! registers past the end of the thread, and was removed before the slot was needed.
 //!
-//! The frame of a routine begins one byte before its entry. A signal handler may run before the first
-//! instruction, also because the kernel restarts the call. LLVM's libunwind takes the address at which a
-//! handler interrupted a thread for a return address, so it looks for the byte before it
-//! (`UnwindCursor::setInfoBasedOnIPRegister`, LLVM 14). No code lies before the first slot of an area, so only
-//! an older whet uses that slot.
+//! One byte lies before the entry. A signal handler may interrupt a thread at the entry, also because the
+//! kernel restarts its call there. LLVM's libunwind takes that address for a return address and looks for the
+//! byte before it (`UnwindCursor::setInfoBasedOnIPRegister`, LLVM 14), which must be in the routine's frame.
 //!
 //! Two adjacent mappings hold all slots of an area: code (`r-x`, filled from outside) and words (`rw-`), with
-//! guards on both sides. A later whet finds an area by its shape and its mark.
+//! guards on both sides. A later whet finds an area by its shape and its mark. In areas of an earlier whet no byte
+//! lies before the entry. They are used until this whet has made an area, and where its areas are full.
 
 use crate::group::Group;
 use crate::process::mapping_range;
@@ -34,8 +33,6 @@ use addr::{Addr, Avma, AvmaRange, ReadMemory};
 use std::collections::BTreeSet;
 
 const GUARD: u64 = 4096;
-/// The first slot that is used.
-const FIRST: u64 = 1;
 /// How many slots an area has: small slots for at most 16 pieces of memory, large slots for as many as a call
 /// may name.
 const SMALL: u64 = 96;
@@ -43,8 +40,10 @@ const LARGE: u64 = 32;
 const SLOTS: u64 = SMALL + LARGE;
 /// The number of threads for which one area is made.
 const IN_AN_AREA: usize = 128;
-/// The size of a routine. Bytes.
+/// The size of a routine with the byte before it. Bytes.
 const CODE_EACH: u64 = 192;
+/// The size of what lies before a routine. Bytes.
+const LEAD: u64 = 1;
 /// The space behind the routines for the frame tables that unwinders need. Bytes.
 const TABLES: u64 = 16 << 10;
 const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
@@ -52,7 +51,9 @@ const CODE_LEN: u64 = SLOTS * CODE_EACH + TABLES;
 const SMALL_EACH: u64 = 512;
 const LARGE_EACH: u64 = VECTOR + 16 * UIO_MAXIOV;
 /// The first bytes of an area's words; the marks of use follow.
-const MARK: [u8; 16] = *b"whet's slots 3\0\0";
+const MARK: [u8; 16] = *b"whet's slots 4\0\0";
+/// The same in areas of an earlier whet, which have no [`LEAD`].
+const EARLIER_MARK: [u8; 16] = *b"whet's slots 3\0\0";
 const BUSY: u64 = 64;
 const SMALL_AT: u64 = 2048;
 const LARGE_AT: u64 = SMALL_AT + SMALL * SMALL_EACH;
@@ -61,6 +62,14 @@ const WORDS_LEN: u64 = (LARGE_AT + LARGE * LARGE_EACH).next_multiple_of(4096);
 pub const MOST_AREAS: usize = 16;
 
 const _: () = assert!(SLOTS == 128 && CODE_LEN.is_multiple_of(4096) && BUSY + 8 * SLOTS <= SMALL_AT);
+
+/// The byte that fills the space between routines: `int3`.
+const INT3: u8 = 0xcc;
+
+/// Returns the [`LEAD`] of new areas. Tests set `WHET_EARLIER_SLOTS` for areas as an earlier whet made them.
+fn new_lead() -> u64 {
+    if std::env::var_os("WHET_EARLIER_SLOTS").is_some() { 0 } else { LEAD }
+}
 
 /// The kernel's limit for pieces of memory in one call.
 pub(crate) const UIO_MAXIOV: u64 = 1024;
@@ -100,9 +109,14 @@ const SMALL_VECTOR: u64 = (SMALL_EACH - VECTOR) / 16;
 /// [`Slot::once`].
 const ONCE: u64 = 6;
 
-/// An area of slots, named by the start of its code.
+/// An area of slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Area(Avma);
+pub(crate) struct Area {
+    /// The start of its code.
+    start: Avma,
+    /// What lies before each routine: [`LEAD`], or 0 in an area of an earlier whet. Bytes.
+    lead: u64,
+}
 
 /// Code in a target that finishes system calls which a stop has ended early. A thread in this code has its
 /// program's stack pointer, and continues behind its program's system call.
@@ -145,31 +159,34 @@ pub(crate) struct Slot {
 }
 
 impl Area {
+    /// Returns whether its routines are as this version makes them.
+    fn is_current(self) -> bool {
+        self.lead == LEAD
+    }
+
     fn code(self) -> AvmaRange {
-        AvmaRange::with_len(self.0, CODE_LEN)
+        AvmaRange::with_len(self.start, CODE_LEN)
     }
 
     fn words(self) -> Avma {
-        self.0.add(CODE_LEN)
+        self.start.add(CODE_LEN)
     }
 
     fn finishing_code(self) -> FinishingCode {
         let routine = |index| {
             let slot = Slot { area: self, index };
-            let before = |at: Avma| at.offset(-1).max(self.0);
-            let frame = AvmaRange::new(before(slot.entry()), before(slot.entry().add(CODE_EACH)));
-            (frame, slot.words().add(BACK))
+            (slot.frame(), slot.words().add(BACK))
         };
         FinishingCode {
             text: self.code(),
-            tables: AvmaRange::with_len(self.0.add(SLOTS * CODE_EACH), TABLES),
+            tables: AvmaRange::with_len(self.start.add(SLOTS * CODE_EACH), TABLES),
             routines: (0..SLOTS).map(routine).collect(),
         }
     }
 
     /// Reserves a free slot with room for `pieces` pieces of memory.
     fn take(self, process: &Process, pieces: usize, user: User) -> Option<Slot> {
-        let first = if pieces as u64 <= SMALL_VECTOR { FIRST } else { SMALL };
+        let first = if pieces as u64 <= SMALL_VECTOR { 0 } else { SMALL };
         let users = self.users(process)?;
         let (index, _) = (0..SLOTS).zip(users).find(|&(index, word)| index >= first && word == 0)?;
         let slot = Slot { area: self, index };
@@ -225,13 +242,18 @@ impl Slot {
     pub(crate) fn of(process: &Process, ip: Avma) -> Option<Self> {
         let holds = |area: &&Area| area.code().contains(ip);
         let area = process.change_slot_areas(|areas| areas.known.iter().find(holds).copied())?;
-        let index = ip.since(area.0)? / CODE_EACH;
+        let index = ip.since(area.start)? / CODE_EACH;
         (index < SLOTS).then_some(Self { area, index })
+    }
+
+    /// Returns the addresses at which unwinders look for the routine.
+    fn frame(self) -> AvmaRange {
+        AvmaRange::with_len(self.area.start.add(self.index * CODE_EACH), CODE_EACH)
     }
 
     /// Returns the address of the `syscall` instruction at which a thread enters.
     pub(crate) fn entry(self) -> Avma {
-        self.area.0.add(self.index * CODE_EACH)
+        self.frame().start.add(self.area.lead)
     }
 
     /// Returns the address behind the `syscall` instruction. The kernel restarts a call from here at
@@ -397,11 +419,10 @@ impl Process {
 
     /// Records that the frame tables of this code are on the list that unwinders read.
     pub fn finishing_code_is_listed(&self, code: &FinishingCode) {
-        let area = Area(code.text.start);
         self.change_slot_areas(|areas| {
-            if !areas.listed.contains(&area) {
-                areas.listed.push(area);
-            }
+            let is_meant = |a: &&Area| a.start == code.text.start && !areas.listed.contains(a);
+            let listed = areas.known.iter().find(is_meant).copied();
+            areas.listed.extend(listed);
         });
     }
 
@@ -432,14 +453,19 @@ impl Process {
 
 /// Finds the areas that earlier whets have made.
 pub(crate) fn find(process: &Process, maps: &str) -> Areas {
-    let marked = |area: &Area| {
-        process.bytes(AvmaRange::with_len(area.words(), MARK.len() as u64)).is_ok_and(|b| b == MARK)
+    let marked = |start| {
+        let area = |lead| Area { start, lead };
+        let mark = process.bytes(AvmaRange::with_len(area(LEAD).words(), MARK.len() as u64)).ok()?;
+        if mark == MARK {
+            return Some(area(LEAD));
+        }
+        (mark == EARLIER_MARK).then(|| area(0))
     };
-    Areas { known: shaped(maps).into_iter().filter(marked).collect(), ..Areas::default() }
+    Areas { known: shaped(maps).into_iter().filter_map(marked).collect(), ..Areas::default() }
 }
 
-/// Returns the mappings with the shape of an area.
-fn shaped(maps: &str) -> Vec<Area> {
+/// Returns the start of the code of each group of mappings with the shape of an area.
+fn shaped(maps: &str) -> Vec<Avma> {
     let parsed: Vec<(AvmaRange, &str)> =
         maps.lines().filter_map(|l| Some((mapping_range(l)?, l.split(' ').nth(1)?))).collect();
     parsed
@@ -447,7 +473,7 @@ fn shaped(maps: &str) -> Vec<Area> {
         .filter(|w| (w[1].0.len(), w[2].0.len()) == (CODE_LEN, WORDS_LEN))
         .filter(|w| [w[0].1, w[1].1, w[2].1, w[3].1] == ["---p", "r-xp", "rw-p", "---p"])
         .filter(|w| w.windows(2).all(|w| w[0].0.end == w[1].0.start))
-        .map(|w| Area(w[1].0.start))
+        .map(|w| w[1].0.start)
         .collect()
 }
 
@@ -457,7 +483,9 @@ impl Group {
     pub(crate) fn slot(&mut self, pieces: usize, status: &Status) -> Option<Slot> {
         let user = User::new(status)?;
         let areas = self.process.slot_areas();
-        let take = |group: &Self| areas.listed.iter().find_map(|a| a.take(&group.process, pieces, user));
+        let (current, earlier): (Vec<Area>, Vec<Area>) = areas.listed.iter().partition(|a| a.is_current());
+        let by_preference = [current, earlier].concat();
+        let take = |group: &Self| by_preference.iter().find_map(|a| a.take(&group.process, pieces, user));
         if !areas.open {
             return None;
         }
@@ -484,7 +512,8 @@ impl Group {
     /// Makes a thread at rest map areas until `threads` threads have room, as far as the target can map them.
     pub(crate) fn make_areas_for(&mut self, threads: usize) {
         let wanted = (threads / IN_AN_AREA + 1).min(MOST_AREAS);
-        let missing = wanted.saturating_sub(self.process.slot_areas().known.len());
+        let known = self.process.slot_areas().known;
+        let missing = wanted.saturating_sub(known.iter().filter(|a| a.is_current()).count());
         if missing == 0 {
             return;
         }
@@ -503,7 +532,7 @@ impl Group {
         let mut made = Vec::new();
         for i in 0..count {
             let start = at.add(i * each);
-            let area = Area(start.add(GUARD));
+            let area = Area { start: start.add(GUARD), lead: new_lead() };
             if let Err(e) = self.fill(gadgets, area) {
                 let rest = [start.0, (count - i) * each, 0, 0, 0, 0];
                 self.syscall_anywhere(gadgets, libc::SYS_munmap, rest)?;
@@ -525,12 +554,13 @@ impl Group {
         }
         let mut code = Vec::new();
         for index in 0..SLOTS {
+            let upto = |bytes| usize::try_from(index * CODE_EACH + bytes).unwrap_or(0);
+            code.resize(upto(area.lead), INT3);
             code.extend(Slot { area, index }.routine());
-            // int3
-            code.resize(usize::try_from((index + 1) * CODE_EACH).unwrap_or(0), 0xcc);
+            code.resize(upto(CODE_EACH), INT3);
         }
-        self.process.write(area.0, &code)?;
-        self.process.write(area.words(), &MARK)
+        self.process.write(area.start, &code)?;
+        self.process.write(area.words(), if area.is_current() { &MARK } else { &EARLIER_MARK })
     }
 }
 
@@ -538,7 +568,7 @@ impl Group {
 mod tests {
     use super::*;
 
-    const AREA: Area = Area(Avma(0x7000_0000_1000));
+    const AREA: Area = Area { start: Avma(0x7000_0000_1000), lead: LEAD };
 
     #[test]
     fn mappings_are_recognized_by_shape() {
@@ -550,7 +580,7 @@ mod tests {
                 words + 0x1000
             )
         };
-        assert_eq!(shaped(&maps("r-xp")), [Area(Avma(0x1000))]);
+        assert_eq!(shaped(&maps("r-xp")), [Avma(0x1000)]);
         // The guards between two areas are one mapping.
         let second = words + 0x2000;
         let (code, end) = (second + CODE_LEN, second + CODE_LEN + WORDS_LEN);
@@ -560,7 +590,7 @@ mod tests {
             "{both}{second:x}-{code:x} r-xp 0 00:00 0 \n{code:x}-{end:x} rw-p 0 00:00 0 \n{end:x}-{:x} ---p 0 00:00 0 \n",
             end + 0x1000
         );
-        assert_eq!(shaped(&both), [Area(Avma(0x1000)), Area(Avma(second))]);
+        assert_eq!(shaped(&both), [Avma(0x1000), Avma(second)]);
         assert_eq!(shaped(&maps("r--p")), []);
     }
 
@@ -576,14 +606,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_begin_before_the_entries_of_the_slots_in_use() {
+    fn the_byte_before_an_entry_belongs_to_its_frame() {
         let code = AREA.finishing_code();
         for (index, (frame, back)) in (0..SLOTS).zip(&code.routines) {
             let slot = Slot { area: AREA, index };
-            assert!(code.text.contains(frame.start) && frame.contains(slot.entry()));
+            assert!(frame.contains(slot.entry().offset(-1)) && code.text.contains(frame.start));
             assert!(frame.contains(slot.entry().add(slot.routine().len() as u64 - 1)));
             assert_eq!(*back, slot.words().add(BACK));
-            assert_eq!(frame.contains(slot.entry().offset(-1)), index >= FIRST, "{index}");
         }
         assert!(code.routines.windows(2).all(|w| w[0].0.end == w[1].0.start));
     }
@@ -593,8 +622,7 @@ mod tests {
         for index in [0, SMALL - 1, SMALL, SLOTS - 1] {
             let slot = Slot { area: AREA, index };
             let code = slot.routine();
-            // The last byte belongs to the next routine's frame.
-            assert!((code.len() as u64) < CODE_EACH, "{}", code.len());
+            assert!(LEAD + code.len() as u64 <= CODE_EACH, "{}", code.len());
             assert_eq!(code[..2], [0x0f, 0x05]);
             // `done`, where a call that is not restarted continues, lies right behind a two-byte jump.
             let done = usize::try_from(ONCE).unwrap();

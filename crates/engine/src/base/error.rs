@@ -233,7 +233,8 @@ pub enum ExitCode {
     Permission = 4,
     /// whet leaves the target alone.
     Refused = 5,
-    /// Try again: threads did not stop, or another whet is working on the target.
+    /// Try again: threads did not stop, another whet is working on the target, or something was mapped at each
+    /// place tried.
     Busy = 6,
     /// Nothing is hot, or nothing can be undone.
     Nothing = 7,
@@ -328,7 +329,10 @@ impl Error {
             | Error::Splice(splice::Error::Tracee(e) | splice::Error::Stop(tracee::StopError::Failed(e))) => {
                 tracee_code(e).0
             }
-            Error::Stop(_) | Error::Splice(splice::Error::Stop(_) | splice::Error::NotAlone) => "busy",
+            Error::Stop(_)
+            | Error::Splice(
+                splice::Error::Stop(_) | splice::Error::NotAlone | splice::Error::PlaceTaken(_),
+            ) => "busy",
             Error::Image(_) => "unsupported_image",
             Error::Perf(perf::Error::Gone { .. }) => "gone",
             Error::Interrupted { .. } => "interrupted",
@@ -338,7 +342,6 @@ impl Error {
             Error::Splice(splice::Error::NewerJournal(_)) => "newer_journal",
             Error::Splice(splice::Error::TooManyCaches(_)) => "too_many_caches",
             Error::Splice(splice::Error::MapDenied { .. }) => "map_denied",
-            Error::Splice(splice::Error::PlaceTaken(_)) => "place_taken",
             Error::Splice(_) => "install_failed",
             Error::Build(_) => "build_failed",
             Error::Page(_) => "page",
@@ -394,7 +397,7 @@ impl Error {
                 "raise that limit (systemd: MemoryMax=, MemoryHigh=), or reduce the memory that the process uses".to_owned()
             }
             Error::Splice(splice::Error::PlaceTaken(_)) => {
-                "nothing was changed; the process maps memory faster than whet builds: try again".to_owned()
+                "no clones were put in force, as something was mapped at each place tried: try again".to_owned()
             }
             Error::Splice(splice::Error::MapDenied { .. }) => {
                 "nothing was changed; its limits (RLIMIT_AS, RLIMIT_MEMLOCK) or a security module (execmem) forbid it"

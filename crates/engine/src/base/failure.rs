@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub enum Failure {
     /// The process has ended, or never was.
     Gone,
-    /// Threads did not stop, or another whet works on the process.
+    /// Threads did not stop, another whet works on the process, or something was mapped at each place tried.
     Busy,
     /// A signal interrupted the command.
     Interrupted,
@@ -93,6 +93,8 @@ mod tests {
         assert_eq!(of(Error::Tracee(tracee::Error::TracerEnding { pid, by })), Failure::Busy);
         let gdb = tracee::Error::AlreadyTraced { pid, by, comm: "gdb".to_owned() };
         assert_eq!(of(stopped(gdb)), Failure::Hindered);
+        let place = addr::AvmaRange::with_len(addr::Avma(4096), 4096);
+        assert_eq!(of(Error::Splice(splice::Error::PlaceTaken(place))), Failure::Busy);
         assert_eq!(of(Error::MemoryCap { pid, mapped: 1, cap: 1 }), Failure::LeftAlone);
         assert_eq!(of(Error::NotInstalled { pid }), Failure::Other);
         let kinds = [Failure::Gone, Failure::Busy, Failure::Interrupted, Failure::NothingHot];

@@ -31,7 +31,7 @@ pub struct Built {
     pub entries_refused: Vec<(FuncId, Refusal)>,
     /// Bytes of clones.
     pub code_bytes: u64,
-    /// All mappings, so that the anchor can be placed between them.
+    /// The limits of the free address space, with the caches' own ranges among them.
     pub limits: Vec<(AvmaRange, Limit)>,
 }
 

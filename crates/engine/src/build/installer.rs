@@ -126,8 +126,7 @@ impl Installer<'_, '_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Placed, Error> {
         places::seek(|taken| {
-            // The anchor may exist by now.
-            let again = if taken.is_empty() { None } else { Some(self.target.again()?) };
+            let again = taken.reopened(self.target)?;
             self.install_between(taken, again.as_ref().unwrap_or(target), wanted, progress)
         })
     }

@@ -1,11 +1,11 @@
 //! Seeks another place if the target has mapped something at the chosen one meanwhile.
 
-use crate::Error;
+use crate::{Error, Target};
 use addr::AvmaRange;
 use image::Mapping;
 use splice::Limit;
 
-/// How many places to try at most. The last one is as far from the modules as clones may be.
+/// How many places to try at most.
 const PLACES: usize = 4;
 
 /// The places that were taken so far.
@@ -13,9 +13,12 @@ const PLACES: usize = 4;
 pub(crate) struct Taken(Vec<AvmaRange>);
 
 impl Taken {
-    /// Returns whether no place was taken yet.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Opens the target again if a place was taken: the attempt may have made the anchor.
+    ///
+    /// # Errors
+    /// Same as [`Target::again`].
+    pub(crate) fn reopened(&self, target: &Target) -> Result<Option<Target>, Error> {
+        if self.0.is_empty() { Ok(None) } else { target.again().map(Some) }
     }
 
     /// Returns the limits of the free address space: the present mappings, marking those that grow, and the

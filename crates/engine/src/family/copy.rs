@@ -161,9 +161,9 @@ impl Generation {
         let pid = target.process.pid();
         let ranges: Vec<AvmaRange> =
             self.caches.iter().map(|c| AvmaRange::new(c.text_at, c.data_at.add(c.data_len()))).collect();
-        let has_taken = |range: &AvmaRange| ranges.iter().any(|r| r.overlaps(range));
+        let overlaps_clones = |range: &AvmaRange| ranges.iter().any(|r| r.overlaps(range));
         let place_taken = || unfit(pid, "place_taken", "something else lies at the addresses of the clones");
-        if target.maps.iter().any(|m| has_taken(&m.range)) {
+        if target.maps.iter().any(|m| overlaps_clones(&m.range)) {
             return Err(place_taken());
         }
         let mapped: u64 = ranges.iter().map(AvmaRange::len).sum();
@@ -185,10 +185,12 @@ impl Generation {
         };
         // Only the anchor's place can be chosen.
         let report = places::seek(|taken| {
+            let again = taken.reopened(target)?;
+            let target = again.as_ref().unwrap_or(target);
             plan.anchor_at = place_anchor(target, &ranges, taken)?;
             plan.hook = unwind_hooks::hook(target, lookup, plan.anchor_at)?;
             match splice::install(&target.process, target.installed.as_ref(), &plan, &Policy::default()) {
-                Err(splice::Error::PlaceTaken(range)) if has_taken(&range) => Err(place_taken()),
+                Err(splice::Error::PlaceTaken(range)) if overlaps_clones(&range) => Err(place_taken()),
                 outcome => Ok(outcome?),
             }
         })?;

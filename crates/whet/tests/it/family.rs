@@ -379,6 +379,31 @@ fn dying_at(point: u32, words: &[&str]) -> bool {
     answer.signal.is_some()
 }
 
+/// Something else is mapped at one of the chosen places meanwhile. A member has clones at the parent's addresses
+/// or none, but its anchor may lie anywhere.
+#[test]
+fn places_that_are_taken() {
+    let how = ["--shuffle", "1", "--only", "choose", "leaf", "loop"];
+    let mut without_clones = 0;
+    for taken in 1..=9 {
+        let guest = start(2, false);
+        let pid = guest.arg();
+        let mut command =
+            whet_command(&[&["optimize", "--family", &pid, "--format", "json"], &how[..]].concat());
+        command.env("WHET_TAKEN", taken.to_string());
+        let report = run(command).exits(0).json()["members"].clone();
+        let left = report["left_alone"].as_array().unwrap().clone();
+        assert!(left.iter().all(|member| member["code"] == "place_taken"), "{taken}: {report}");
+        assert_eq!(report["installed"].as_u64().unwrap() + left.len() as u64, 2, "{taken}: {report}");
+        without_clones += left.len();
+        is_intact(&guest, false);
+        take_out(&guest);
+        ends_well(guest);
+    }
+    // The parent maps an anchor and two parts of a cache, and so do its two members.
+    assert_eq!(without_clones, 4);
+}
+
 /// Kills whet at points of an installation, of an undo and of a redo. The family works on; a worker that is
 /// forked then has what was done until then. The next command brings all of them into one state.
 #[test]

@@ -100,6 +100,31 @@ fn take_out(guest: &Guest) {
     assert_eq!(changed_text(guest.pid()), [] as [String; 0]);
 }
 
+/// Something else is mapped at chosen places meanwhile: at the anchor's (the first one of all), at a cache's.
+/// Clones are placed elsewhere; after four attempts whet says that they may be tried again.
+#[test]
+fn places_that_are_taken() {
+    for taken in ["1", "1,2,3", "2", "3", "2,4,6", "2,4,6,8", "1,2,3,4"] {
+        for words in [optimize_arguments, in_files] {
+            let guest = start();
+            let mut command = whet_command(&words(&guest));
+            command.env("WHET_TAKEN", taken);
+            let answer = crate::support::run(command);
+            if taken.split(',').count() < 4 {
+                answer.exits(0);
+                assert!(is_intact(&guest) > 0, "{taken}");
+            } else {
+                assert_eq!(answer.exits(6).json()["error"]["code"], "busy");
+                assert_eq!(is_intact(&guest), 0, "{taken}");
+                optimize(&guest).exits(0);
+                assert!(is_intact(&guest) > 0, "{taken}");
+            }
+            take_out(&guest);
+            ends_well(guest);
+        }
+    }
+}
+
 #[test]
 fn the_first_installation() {
     let started = Instant::now();

@@ -1,6 +1,6 @@
 //! What a program can notice of whole commands: its system calls give the same results.
 
-use crate::support::{Guest, build, finish, run, scratch, stress, wait_until, whet};
+use crate::support::{Guest, build, finish, run, scratch, stress, wait_until, whet, whet_command};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,17 @@ fn unfelt() -> PathBuf {
 /// while the stops go on, so rounds must end all the same.
 #[test]
 fn toggles_are_not_felt() {
-    let toggles = if stress() { 1000 } else { 40 };
+    eprintln!("{}", toggle(if stress() { 1000 } else { 40 }, false));
+}
+
+/// The same where an earlier whet has made the routines in which threads finish their calls.
+#[test]
+fn toggles_after_an_earlier_whet_are_not_felt() {
+    eprintln!("{}", toggle(if stress() { 1000 } else { 10 }, true));
+}
+
+/// Returns how many toggles and rounds were made.
+fn toggle(toggles: usize, after_an_earlier_whet: bool) -> String {
     let program = unfelt();
     let mut alone = Command::new(&program);
     alone.env("GUEST_SECONDS", "0.1");
@@ -34,7 +44,11 @@ fn toggles_are_not_felt() {
     let pid = guest.id().to_string();
     let rounds = || fs::read_to_string(&reports).unwrap().lines().filter(|l| *l == "round").count();
     wait_until("a round", || rounds() >= 1);
-    whet(&["optimize", &pid, "--shuffle", "5", "--max-functions", "500"]).exits(0);
+    let mut first = whet_command(&["optimize", &pid, "--shuffle", "5", "--max-functions", "500"]);
+    if after_an_earlier_whet {
+        first.env("WHET_EARLIER_SLOTS", "1");
+    }
+    run(first).exits(0);
     let (mut made, before) = (0, rounds());
     while made < toggles || rounds() < before + 4 {
         assert!(guest.try_wait().unwrap().is_none(), "{}", fs::read_to_string(&said).unwrap());
@@ -43,12 +57,13 @@ fn toggles_are_not_felt() {
         made += 1;
     }
     let last = fs::read_to_string(&reports).unwrap();
-    eprintln!("{made} toggles, {} rounds, {}", rounds() - before, last.lines().last().unwrap());
+    let done = format!("{made} toggles, {} rounds, {}", rounds() - before, last.lines().last().unwrap());
     whet(&["undo", &pid]).exits(0);
     whet(&["verify", &pid]).exits(0);
     fs::write(&stop, "").unwrap();
     assert_eq!(finish(guest), (Some(0), None));
     assert_eq!(fs::read_to_string(said).unwrap(), alone);
+    done
 }
 
 /// Optimizes a process in which some threads wait in vfork most of the time, so that stops of all threads are given up.

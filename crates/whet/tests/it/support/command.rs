@@ -41,7 +41,7 @@ impl Answer {
 /// Returns the command for whet with some arguments. Its output is not a terminal.
 pub fn whet_command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_whet"));
-    command.args(args).env_remove("WHET_FAULT");
+    command.args(args).env_remove("WHET_FAULT").env_remove("WHET_TAKEN");
     command
 }
 

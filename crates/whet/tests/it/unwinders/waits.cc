@@ -1,25 +1,22 @@
-// A thread is in a system call, and a signal handler walks the stack of that call by LLVM's libunwind. A walk
-// that meets code of no module, and continues to the calling function, has passed through one of whet's
-// routines. The call is a wait, which the signals end. With TRANSFERS it is a transfer that has moved a part,
-// and its handler, which restarts calls, is installed on the test's request.
+// A thread is in a system call, and a signal handler walks the stack of that call by LLVM's libunwind. If the
+// signal interrupts it in code of no module, it is in one of whet's routines, and the walk must continue to the
+// calling function. The call is a wait, which the signals end. With TRANSFERS it is a transfer that has moved a
+// part, and its handler, which restarts calls, is installed on the test's request.
 #include "../support/page.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <ucontext.h>
 #include <unwind.h>
 
-// Counters: rounds of the hot thread, walks, walks through code of no module, walks that did not reach the
+// Counters: rounds of the hot thread, walks, walks from code of no module, such walks that did not reach the
 // calling function.
 enum { ROUNDS, WALKS, THROUGH, LOST };
 
-struct Seen {
-    bool strange, whole;
-};
-
 #ifdef TRANSFERS
-enum { FLAGS = SA_RESTART };
+enum { FLAGS = SA_SIGINFO | SA_RESTART };
 __attribute__((noinline)) static void calling() {
     static char bytes[150000];
     int ends[2];
@@ -29,7 +26,7 @@ __attribute__((noinline)) static void calling() {
     if (write(ends[1], bytes, sizeof bytes) > 0) abort();
 }
 #else
-enum { FLAGS = 0 };
+enum { FLAGS = SA_SIGINFO };
 __attribute__((noinline)) static void calling() {
     struct epoll_event event;
     int epoll = epoll_create1(0);
@@ -39,20 +36,21 @@ __attribute__((noinline)) static void calling() {
 }
 #endif
 
-static _Unwind_Reason_Code look(struct _Unwind_Context *context, void *seen) {
-    Seen *s = static_cast<Seen *>(seen);
+static _Unwind_Reason_Code look(struct _Unwind_Context *context, void *whole) {
     void *ip = reinterpret_cast<void *>(_Unwind_GetIP(context));
-    Dl_info info;
-    if (!dladdr(ip, &info)) s->strange = true;
-    if (_Unwind_FindEnclosingFunction(ip) == reinterpret_cast<void *>(calling)) s->whole = true;
+    if (_Unwind_FindEnclosingFunction(ip) == reinterpret_cast<void *>(calling)) *static_cast<bool *>(whole) = true;
     return _URC_NO_REASON;
 }
 
-static void handler(int) {
-    Seen seen = {};
-    _Unwind_Backtrace(look, &seen);
-    if (seen.strange) page->work[THROUGH] = page->work[THROUGH] + 1;
-    if (!seen.whole) page->work[LOST] = page->work[LOST] + 1;
+static void handler(int, siginfo_t *, void *context) {
+    bool whole = false;
+    Dl_info info;
+    _Unwind_Backtrace(look, &whole);
+    long long at = static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_RIP];
+    if (!dladdr(reinterpret_cast<void *>(at), &info)) {
+        page->work[THROUGH] = page->work[THROUGH] + 1;
+        if (!whole) page->work[LOST] = page->work[LOST] + 1;
+    }
     page->work[WALKS] = page->work[WALKS] + 1;
 }
 
@@ -70,9 +68,9 @@ int main(int, char **argv) {
     page_open(argv[1]);
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = handler;
+    action.sa_sigaction = handler;
     action.sa_flags = FLAGS;
-    bool handled = FLAGS == 0;
+    bool handled = !(FLAGS & SA_RESTART);
     if (handled) sigaction(SIGUSR1, &action, nullptr);
     pthread_t thread;
     pthread_create(&thread, nullptr, other_thread, nullptr);
