@@ -100,8 +100,8 @@ pub fn place(req: &Request<'_>) -> Result<Avma, NoRoom> {
     let choose = |holes: Vec<AvmaRange>| {
         holes.into_iter().filter_map(within).min_by_key(|at| at.distance(preferred).unsigned_abs())
     };
-    let apart = |distance| choose(without(free.clone(), &taken, distance));
-    DISTANCES.into_iter().find_map(apart).or_else(|| choose(free.clone())).ok_or(fail)
+    let apart = DISTANCES.into_iter().find_map(|distance| choose(without(free.clone(), &taken, distance)));
+    apart.or_else(|| choose(free)).ok_or(fail)
 }
 
 /// How far from the places taken before a place is sought, one after the other.
@@ -154,24 +154,26 @@ mod tests {
         AvmaRange::new(Avma(a), Avma(b))
     }
 
+    const EXE: AvmaRange = AvmaRange { start: Avma(0x5555_5555_4000), end: Avma(0x5555_5600_0000) };
+    const STACK: (AvmaRange, Limit) =
+        (AvmaRange { start: Avma(0x7fff_f000_0000), end: Avma(0x7fff_f100_0000) }, Limit::Stack);
+
     #[test]
     fn pie_goes_right_below() {
-        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
         let maps = [
-            (exe, Limit::Plain),
+            (EXE, Limit::Plain),
             (r(0x5555_5700_0000, 0x5555_5800_0000), Limit::Heap),
             (r(0x7fff_f000_0000, 0x7fff_f100_0000), Limit::Plain),
         ];
-        let at = place(&Request { limits: &maps, near: &[exe], len: 4 << 20, low: false }).unwrap();
+        let at = place(&Request { limits: &maps, near: &[EXE], len: 4 << 20, low: false }).unwrap();
         assert_eq!(at, Avma(0x5555_5500_0000));
     }
 
     #[test]
     fn libraries_leave_the_kernel_room_for_mappings() {
-        let exe = r(0x5555_5555_4000, 0x5555_5600_0000);
         let libs = r(0x7f00_4000_0000, 0x7f00_4400_0000);
         let stack = r(0x7f00_3f80_0000, 0x7f00_4000_0000);
-        let mut maps = vec![(exe, Limit::Plain), (stack, Limit::Plain), (libs, Limit::Plain)];
+        let mut maps = vec![(EXE, Limit::Plain), (stack, Limit::Plain), (libs, Limit::Plain)];
         let len = 4 << 20;
         // Later caches lie beside earlier ones.
         for _ in 0..40 {
@@ -204,10 +206,6 @@ mod tests {
         sorted.sort_by_key(|r| r.start);
         sorted.windows(2).map(|w| w[1].start.since(w[0].end).unwrap_or(0)).min().unwrap()
     }
-
-    const EXE: AvmaRange = AvmaRange { start: Avma(0x5555_5555_4000), end: Avma(0x5555_5600_0000) };
-    const STACK: (AvmaRange, Limit) =
-        (AvmaRange { start: Avma(0x7fff_f000_0000), end: Avma(0x7fff_f100_0000) }, Limit::Stack);
 
     #[test]
     fn places_that_were_taken_are_left_far_behind() {

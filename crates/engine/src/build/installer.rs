@@ -82,10 +82,7 @@ pub(crate) struct Placed {
 /// Returns [`Error`]; the process is then unchanged, except for mappings that nothing refers to.
 pub(crate) fn make_first_stop(target: &Target, image: &Image, lookup: &Lookup) -> Result<(), Error> {
     places::seek(|taken| {
-        let maps = image::maps::parse(&target.process.maps_text()?)?;
-        let near = [image.main().extent];
-        let request = splice::Request { limits: &taken.limits(&maps), near: &near, len: 2 << 20, low: false };
-        let anchor_at = splice::place(&request).map_err(splice::Error::from)?;
+        let anchor_at = places::anchor(&taken.limits(&target.maps_now()?), image.main().extent)?;
         let hook = unwind_hooks::hook(target, lookup, anchor_at)?;
         let first = FirstStop { anchor_at, lookup: lookup.find_object, hook: hook.as_ref() };
         first.make(&target.process, &Policy::default(), &mut ToggleReport::default())?;
@@ -142,7 +139,7 @@ impl Installer<'_, '_> {
         let Wanted { clones, style, .. } = wanted;
         let pid = target.process.pid();
         let installed = target.installed.as_ref();
-        let mut maps = image::maps::parse(&target.process.maps_text()?)?;
+        let mut maps = target.maps_now()?;
         maps.extend((self.elsewhere)());
         // Clones that are soon removed are not worth a file.
         let in_files = matches!(clones, Clones::ToRun(_)) && self.code_cache == CodeCache::File;
@@ -162,7 +159,8 @@ impl Installer<'_, '_> {
         let ready = tracee::preflight(pid)?;
         let counters = wanted.offsets().map(Offsets::all);
         memory_limit::check(pid, memory_limit::need(&caches, counters.as_ref(), ready.threads))?;
-        let anchor_at = Self::place_anchor(&built, &caches)?;
+        let near = AvmaRange::with_len(caches.first().map_or(Avma(0), |c| c.text_at), 1);
+        let anchor_at = places::anchor(&built.limits, near)?;
         let hook = unwind_hooks::hook(target, &self.lookup, anchor_at)?;
         if in_files {
             let generation = installed.map_or(Ok(1), splice::Installed::next_generation)?;
@@ -209,12 +207,5 @@ impl Installer<'_, '_> {
         } else {
             Err(Error::Build("the notes about a cache depend on its address".to_owned()))
         }
-    }
-
-    /// Returns the place of a new anchor: near the first cache.
-    fn place_anchor(built: &Built, caches: &[CachePlan]) -> Result<Avma, Error> {
-        let near = AvmaRange::with_len(caches.first().map_or(Avma(0), |c| c.text_at), 1);
-        let request = splice::Request { limits: &built.limits, near: &[near], len: 2 << 20, low: false };
-        Ok(splice::place(&request).map_err(splice::Error::from)?)
     }
 }

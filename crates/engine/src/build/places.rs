@@ -1,7 +1,7 @@
 //! Seeks another place if the target has mapped something at the chosen one meanwhile.
 
 use crate::{Error, Target};
-use addr::AvmaRange;
+use addr::{Avma, AvmaRange};
 use image::Mapping;
 use splice::Limit;
 
@@ -43,6 +43,15 @@ pub(crate) fn limits(maps: &[Mapping]) -> Vec<(AvmaRange, Limit)> {
     limits
 }
 
+/// Returns the place of a new anchor, or of a further page of its list.
+///
+/// # Errors
+/// [`Error::Splice`] if there is no room.
+pub(crate) fn anchor(limits: &[(AvmaRange, Limit)], near: AvmaRange) -> Result<Avma, Error> {
+    let request = splice::Request { limits, near: &[near], len: 2 << 20, low: false };
+    Ok(splice::place(&request).map_err(splice::Error::from)?)
+}
+
 /// Calls `attempt` until the place that it chooses is not taken.
 ///
 /// # Errors
@@ -61,7 +70,6 @@ pub(crate) fn seek<T>(mut attempt: impl FnMut(&Taken) -> Result<T, Error>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use addr::Avma;
 
     fn taken(n: usize) -> Error {
         Error::Splice(splice::Error::PlaceTaken(AvmaRange::with_len(Avma(n as u64), 1)))

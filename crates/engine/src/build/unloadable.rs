@@ -29,8 +29,7 @@ pub(crate) fn mark(target: &Target, image: &Image, lookup: &Lookup) -> Vec<Modul
     let marked =
         splice::mark_modules(&target.process, &pages, target.installed.as_ref().map(|i| i.anchor.at))
             .unwrap_or_default();
-    let now = target.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
-    let now = now.unwrap_or_default();
+    let now = target.maps_now().unwrap_or_default();
     let marked = |i: usize, m: &Module| {
         marked.get(i).is_some_and(|marked| *marked) && mappings(&target.maps, m).eq(mappings(&now, m))
     };

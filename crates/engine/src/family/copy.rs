@@ -199,14 +199,12 @@ impl Generation {
     }
 }
 
-/// Returns the place of a new anchor: near the first cache.
+/// Returns the place of a new anchor: near the first cache, outside of all of them.
 fn place_anchor(target: &Target, caches: &[AvmaRange], taken: &Taken) -> Result<Avma, Error> {
-    let mut limits = taken.limits(&image::maps::parse(&target.process.maps_text()?)?);
+    let mut limits = taken.limits(&target.maps_now()?);
     limits.extend(caches.iter().map(|r| (*r, Limit::Plain)));
     limits.sort_by_key(|(r, _)| r.start);
-    let near = [AvmaRange::with_len(caches.first().map_or(Avma(0), |r| r.start), 1)];
-    let request = splice::Request { limits: &limits, near: &near, len: 2 << 20, low: false };
-    Ok(splice::place(&request).map_err(splice::Error::from)?)
+    places::anchor(&limits, AvmaRange::with_len(caches.first().map_or(Avma(0), |r| r.start), 1))
 }
 
 /// Memory that an installation is about to use. All members are in the same control groups, and several are

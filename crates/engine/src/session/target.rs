@@ -57,6 +57,14 @@ impl Target {
         if target.undos() == undos { Ok(target) } else { Err(Error::Changed { pid }) }
     }
 
+    /// Returns the mappings of this moment.
+    ///
+    /// # Errors
+    /// Returns [`Error::Tracee`] if the process has ended, [`Error::Image`] for a text that cannot be parsed.
+    pub(crate) fn maps_now(&self) -> Result<Vec<Mapping>, Error> {
+        Ok(image::maps::parse(&self.process.maps_text()?)?)
+    }
+
     /// Opens the target again, as its mappings or its clones may have changed.
     ///
     /// # Errors
@@ -121,7 +129,7 @@ impl Target {
 
     /// Returns whether other files are mapped as code now than when the target was opened.
     pub(crate) fn has_other_code(&self) -> bool {
-        let now = self.process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
+        let now = self.maps_now().ok();
         let code = |m: &&Mapping| m.perms.x && m.inode != 0;
         now.is_none_or(|now| !now.iter().filter(code).eq(self.maps.iter().filter(code)))
     }
