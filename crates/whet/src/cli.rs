@@ -393,9 +393,10 @@ pub struct How {
     /// How long to sample. Seconds.
     #[arg(long, default_value_t = 6.0, value_parser = seconds)]
     seconds: f64,
-    /// How long each round of counting takes (at most three rounds): clones with counters count exactly how often each edge
-    /// of the hot functions is taken. 0 infers this from the samples. Default: 1; with --shuffle 0. If the CPU records taken
-    /// branches (see `whet doctor`), these records are used and nothing is counted.
+    /// How long each round of counting takes (at most three rounds, or four if earlier clones count again): clones with
+    /// counters count exactly how often each edge of the hot functions is taken. 0 infers this from the samples. Default:
+    /// 1; with --shuffle 0. If the CPU records taken branches (see `whet doctor`), these records are used and nothing is
+    /// counted.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     count: Option<f64>,
     /// Use this file, which `whet profile export` wrote, instead of sampling and counting. It may be of another
