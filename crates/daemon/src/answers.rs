@@ -52,6 +52,12 @@ impl Daemon {
     }
 
     fn stand_back(&mut self, StandBack { pid, wish }: StandBack) {
+        if pid.is_none() && wish == Wish::Undo && self.config.is_switched_off() {
+            // The unit `whet-off.service` undoes all targets for the kill-switch file, and so does the daemon now. When
+            // the file is gone, the clones are put back; after an undo by hand they would not be.
+            self.next_switch = self.now();
+            return;
+        }
         // A member stands for its family.
         let head =
             |pid: i32| self.targets.iter().find(|(_, e)| e.members.contains(pid)).map_or(pid, |e| *e.0);

@@ -320,7 +320,7 @@ impl Target {
         match event {
             Event::Seen { cpu_percent, age } => self.seen(cpu_percent, age, now, policy),
             Event::Journal(journal) if self.job.is_none() && now >= self.deaf_until => {
-                self.journal(journal, now);
+                self.journal(journal, now, policy);
             }
             Event::Member(journal) if self.job.is_none() && now >= self.deaf_until => self.member(journal),
             Event::Journal(_) | Event::Member(_) => {}
@@ -377,7 +377,7 @@ impl Target {
         }
     }
 
-    fn journal(&mut self, journal: Option<TargetState>, now: Moment) {
+    fn journal(&mut self, journal: Option<TargetState>, now: Moment, policy: &Policy<'_>) {
         use TargetState as J;
         match (self.state, journal) {
             (_, Some(J::Counting | J::Interrupted)) => {
@@ -392,6 +392,11 @@ impl Target {
                 Some(By::Mended) => self.enter(State::Watching, now, self.reason.clone()),
                 Some(By::Harm) => self.enter(State::Undone, now, self.reason.clone()),
                 Some(By::Switch) => self.enter(State::Undone, now, "the kill-switch file was there"),
+                // By another whet, for the same file.
+                None if policy.off => {
+                    self.undone_by = Some(By::Switch);
+                    self.enter(State::Undone, now, "the kill-switch file exists");
+                }
                 Some(By::User) | None => {
                     self.undone_by = Some(By::User);
                     self.enter(State::Undone, now, "by hand");

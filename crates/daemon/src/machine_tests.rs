@@ -293,6 +293,18 @@ fn the_kill_switch_undoes_and_its_removal_redoes() {
     assert_eq!(w.busy().next_job(), None);
     w.off = false;
     w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
+    // Another whet is faster.
+    w.off = true;
+    w.apply(Event::Journal(Some(J::Undone))).is(State::Undone, "kill-switch");
+    assert_eq!(w.busy().next_job(), None);
+    w.off = false;
+    w.begin(Job::Redo).ends(Outcome::Toggled(Some(J::Optimized))).is(State::Optimized, "");
+    // An undo by hand stays, whatever becomes of the file.
+    w.apply(Event::ByHand(Wish::Undo));
+    w.off = true;
+    w.pass(SHORT_WAIT).apply(Event::Journal(Some(J::Undone))).is(State::Undone, "by hand");
+    w.off = false;
+    assert_eq!(w.pass(9999 * S).next_job(), None);
 }
 
 #[test]

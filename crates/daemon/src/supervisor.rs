@@ -115,7 +115,7 @@ pub(crate) struct Daemon {
     next_look: Moment,
     /// Before this moment, only the journals of new targets are read.
     next_journals: Moment,
-    next_switch: Moment,
+    pub(crate) next_switch: Moment,
 }
 
 /// Runs until a signal or a call stops the daemon.
