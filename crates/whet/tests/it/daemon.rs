@@ -2,7 +2,7 @@
 //! to the daemon.
 
 use crate::support::{
-    Answer, Guest, build, changed_text, copy, run, scratch, skip, tracers, wait_until, whet_command,
+    Answer, Guest, build, changed_text, copy, run, scratch, skip, tracers, wait_until, whet, whet_command,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -316,6 +316,16 @@ fn the_kill_switch_acts_between_looks() {
     reload(&rarely);
     fs::write(&off, "").unwrap();
     assert_eq!(daemon.comes_to(pid, "undone"), "the kill-switch file exists");
+    assert_eq!(changed_text(pid), Vec::<String>::new());
+    fs::remove_file(&off).unwrap();
+    daemon.comes_to(pid, "optimized");
+
+    // The unit `whet-off.service` undoes everything for the file as well, by `whet undo --all`.
+    fs::write(&off, "").unwrap();
+    let answer = daemon.ask("whet.StandBack", &json!({ "pid": null, "wish": "undo" })).unwrap();
+    assert_eq!(answer["error"], Value::Null);
+    whet(&["undo", &guest.arg()]).exits(0);
+    daemon.comes_to(pid, "undone");
     assert_eq!(changed_text(pid), Vec::<String>::new());
     fs::remove_file(&off).unwrap();
     daemon.comes_to(pid, "optimized");
