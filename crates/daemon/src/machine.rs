@@ -393,10 +393,7 @@ impl Target {
                 Some(By::Harm) => self.enter(State::Undone, now, self.reason.clone()),
                 Some(By::Switch) => self.enter(State::Undone, now, "the kill-switch file was there"),
                 // By another whet, for the same file.
-                None if policy.off => {
-                    self.undone_by = Some(By::Switch);
-                    self.enter(State::Undone, now, "the kill-switch file exists");
-                }
+                None if policy.off => self.undone_for_switch(now),
                 Some(By::User) | None => {
                     self.undone_by = Some(By::User);
                     self.enter(State::Undone, now, "by hand");
@@ -515,6 +512,11 @@ impl Target {
         }
     }
 
+    fn undone_for_switch(&mut self, now: Moment) {
+        self.undone_by = Some(By::Switch);
+        self.enter(State::Undone, now, "the kill-switch file exists");
+    }
+
     fn is_undone_by_hand(&self) -> bool {
         self.state == State::Undone && self.undone_by == Some(By::User)
     }
@@ -592,10 +594,7 @@ impl Target {
                 let reason = self.reason.clone();
                 self.enter(State::Undone, now, reason);
             }
-            (Job::Undo, Some(J::Undone)) if policy.off => {
-                self.undone_by = Some(By::Switch);
-                self.enter(State::Undone, now, "the kill-switch file exists");
-            }
+            (Job::Undo, Some(J::Undone)) if policy.off => self.undone_for_switch(now),
             // A worker died after an undo, before the redo, or while it installed: the daemon puts the clones
             // back.
             (_, Some(J::Undone)) if self.state == State::Optimized => self.undone_by = Some(By::Whet),
