@@ -207,8 +207,8 @@ impl<'a> Round<'a> {
         if text_len.max(data_len) > 1 << 30 {
             return Err(too_far);
         }
-        let Request { known, stubs, constant, .. } = *request;
-        let clones = Clones { here, rests, known, stubs, constant };
+        let Request { stubs, constant, .. } = *request;
+        let clones = Clones { here, rests, stubs, constant };
         Ok((Self { request, text_len, data_len, clones }, placed))
     }
 

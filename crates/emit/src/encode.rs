@@ -5,7 +5,7 @@ use crate::count;
 use crate::items::{Item, ItemId, Kind, Op, Place, Plan, Target};
 use crate::map::{Entry, Link};
 use crate::reach::{rel8, rel32};
-use crate::request::{Function, Stub, Stubs};
+use crate::request::{Function, Stubs};
 use crate::{inline, table};
 use addr::{Addr, Avma, AvmaRange};
 use code::{BlockId, Cfg, Dest, InstId, Refusal, TableId};
@@ -48,8 +48,6 @@ pub(crate) struct Clones<'a> {
     pub(crate) here: FxHashMap<Avma, Entrance>,
     /// Cloned blocks that other clones call ([`Plan::rests`]), by the original block's start.
     pub(crate) rests: FxHashMap<Avma, Avma>,
-    /// Returns the entry of an existing clone for the entry of an original.
-    pub(crate) known: &'a dyn Fn(Avma) -> Option<Avma>,
     pub(crate) stubs: &'a Stubs,
     pub(crate) constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
@@ -57,31 +55,17 @@ pub(crate) struct Clones<'a> {
 impl Clones<'_> {
     /// Returns the valid destinations of a direct call or jump to `original`, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        let function = self.function(original);
-        let (direct, clone) = match self.here.get(&function) {
+        let (direct, clone) = match self.here.get(&original) {
             Some(e) => (Some(e.direct), Some(e.start)),
-            None => (self.rests.get(&function).copied(), (self.known)(function)),
+            None => (self.rests.get(&original).copied(), None),
         };
-        direct.into_iter().chain(clone).chain(self.originals(original))
+        direct.into_iter().chain(clone).chain([original])
     }
 
-    /// Returns the destinations of [`Clones::of`] that are not in a clone.
-    fn originals(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        [self.function(original), original].into_iter()
-    }
-
-    /// Returns whether redirects, while in force, lead control from `original` to a clone, also through a
-    /// stub.
-    fn is_redirected(&self, original: Avma) -> bool {
-        self.here.get(&self.function(original)).is_some_and(|e| e.redirected)
-    }
-
-    /// Returns the function that the stub at `original` leads to, or `original` if no such stub is there.
-    fn function(&self, original: Avma) -> Avma {
-        match self.stubs.get(&original) {
-            Some(&Stub::Function(f)) => f,
-            _ => original,
-        }
+    /// Returns whether only calls of clones reach the clone of the function at `original`, because no redirect leads
+    /// to it.
+    fn is_only_called(&self, original: Avma) -> bool {
+        self.here.get(&original).is_some_and(|e| !e.redirected)
     }
 }
 
@@ -259,9 +243,9 @@ impl Encoder<'_> {
                 self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::Direct { to } => {
+            Kind::Direct { to, through_redirect } => {
                 self.out.bytes.push(0xe8);
-                self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
+                self.out.bytes.extend(self.callee(to, through_redirect, end)?);
             }
             Kind::Borrowed { index } => {
                 let borrowed = self.plan.borrowed.get(index as usize).ok_or(Refusal::RoundTrip)?;
@@ -289,10 +273,7 @@ impl Encoder<'_> {
 
     /// Sets the destination of the call that was copied last.
     fn call(&mut self, to: Avma, through_redirect: bool, end: Avma) -> Result<(), Refusal> {
-        let through_redirect = through_redirect && self.clones.is_redirected(to);
-        let original = through_redirect.then(|| self.clones.originals(to).find_map(|at| rel32(end, at)));
-        let disp = original.flatten().or_else(|| self.outside(end, to));
-        let disp = disp.ok_or(Refusal::OutOfReach)?;
+        let disp = self.callee(to, through_redirect, end)?;
         let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
         self.patch(at, &disp)
     }
@@ -337,6 +318,13 @@ impl Encoder<'_> {
         }
         self.out.bytes.extend(disp.ok_or(Refusal::OutOfReach)?);
         Ok(())
+    }
+
+    /// Returns the displacement of a call to the function, or the rest of one, at `to`.
+    fn callee(&self, to: Avma, through_redirect: bool, end: Avma) -> Result<[u8; 4], Refusal> {
+        let through_redirect = through_redirect && !self.clones.is_only_called(to);
+        let original = through_redirect.then(|| rel32(end, to)).flatten();
+        original.or_else(|| self.outside(end, to)).ok_or(Refusal::OutOfReach)
     }
 
     /// Returns the displacement to the clone of the function at `to`. If only the original is within 2 GiB,

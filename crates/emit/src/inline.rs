@@ -85,7 +85,10 @@ impl Builder<'_> {
                 push(self, Kind::Branch { op, to, long: true }, branch_len(op, true), None);
                 match body {
                     Some(body) => self.inlined(s.call, inst.at, &body)?,
-                    None => push(self, Kind::Direct { to: s.callee }, CALL_LEN, None),
+                    None => {
+                        let through_redirect = self.through_redirect(s.call);
+                        push(self, Kind::Direct { to: s.callee, through_redirect }, CALL_LEN, None);
+                    }
                 }
                 let back = self.label()?;
                 self.out_of_line.push(OutOfLine { call: s.call, what: Aside::Itself, from, back });
@@ -160,9 +163,12 @@ impl Builder<'_> {
             match what {
                 Aside::Itself => self.copy_as_it_is(call)?,
                 Aside::Rest(to) => {
-                    let kind = Kind::Direct { to };
+                    let through_redirect = self.through_redirect(call);
+                    let kind = Kind::Direct { to, through_redirect };
                     self.plan.push(kind, CALL_LEN, None, inst.at);
-                    self.plan.rests.push(to);
+                    if !through_redirect {
+                        self.plan.rests.push(to);
+                    }
                 }
             }
             let (op, to) = (Op::Jump, Target::Label(back));

@@ -17,7 +17,7 @@
 //!   only.
 //! - An edge to a block that is not cloned, or to an unknown destination, goes to its *original* address.
 //! - Direct calls and jumps to the entry of a cloned function go to its clone. Those to a stub of the
-//!   procedure linkage table go to the stub's destination.
+//!   procedure linkage table go through the stub's slot.
 //! - A loop may be unrolled (`unroll`).
 //! - A call may be inlined or guarded (`inline`, `inline_body`).
 //! - All other instructions without a counterpart are jumps and, if requested, counters. Each stands for the
@@ -74,6 +74,6 @@ pub use map::{AddressMap, Entry, Link};
 pub use map_format::MapError;
 pub use redirect::{CALL_LEN, JUMP_LEN, JUMP_THROUGH, branch_displacement, jump, redirect};
 pub use request::{
-    CloneInfo, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stub, Stubs, Watch,
+    CloneInfo, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stubs, Watch,
 };
 pub use unroll::{Unroll, loops};

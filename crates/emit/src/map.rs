@@ -12,6 +12,7 @@
 
 use crate::Fragments;
 use addr::Avma;
+use rustc_hash::FxHashSet;
 
 /// The relation between the two sides of an [`Entry`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -136,6 +137,18 @@ impl AddressMap {
         e.link == Link::Within && !goes_on
     }
 
+    /// Returns the entries that control reaches while guards hold and inlined paths are not left. Behind them, at the
+    /// clone's end, is the code for the other cases.
+    #[must_use]
+    pub fn in_line(&self) -> &[Entry] {
+        let is_within = |e: &&Entry| e.link == Link::Within;
+        let changed: FxHashSet<Avma> = self.entries.iter().filter(is_within).map(|e| e.original).collect();
+        let is_guarded_call = |e: &Entry| e.link == Link::Copy && changed.contains(&e.original);
+        let mut places = self.entries.iter().enumerate();
+        let end = places.position(|(place, e)| is_guarded_call(e) || self.is_aside(place));
+        self.entries.get(..end.unwrap_or(self.entries.len())).unwrap_or_default()
+    }
+
     /// Returns the clone address that stands for the original instruction at `original`; `None` if no cloned
     /// instruction is there.
     #[must_use]
@@ -237,6 +250,23 @@ mod tests {
             assert_eq!(map.is_aside(i), aside, "{at}");
         }
         assert!(!map.is_aside(99));
+        assert_eq!(map.in_line(), &map.entries()[..7]);
+    }
+
+    #[test]
+    fn the_original_call_behind_a_guard_is_not_in_line() {
+        use Link::{Copy, Extra, Within};
+        let all = [
+            (0, 0x100, Extra),
+            (7, 0x100, Within),
+            (13, 0x100, Within),
+            (18, 0x105, Copy),
+            (20, 0x100, Copy),
+        ];
+        let entries = all.into_iter().map(|(at, original, link)| entry(at, original, link, true)).collect();
+        let map = AddressMap::new(fragments(&[(0x9000, 0x9020)]), entries).unwrap();
+        assert_eq!(map.in_line(), &map.entries()[..4]);
+        assert_eq!(sample().in_line(), sample().entries());
     }
 
     fn sample() -> AddressMap {

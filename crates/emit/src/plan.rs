@@ -33,7 +33,7 @@ use crate::inline::OutOfLine;
 use crate::items::{
     FragmentPlan, Kind, Op, Place, Plan, PlannedBlock, PlannedTable, Target, Zone, branch_len,
 };
-use crate::request::{Counter, Function, Stub, Stubs};
+use crate::request::{Counter, Function, Stubs};
 use crate::table;
 use addr::Avma;
 use code::{Block, BlockId, Dest, InstId, Point, Refusal, TableId, Term};
@@ -223,7 +223,7 @@ impl Builder<'_> {
             len = THROUGH_LEN as usize;
             Kind::Through { slot, call: true }
         } else if i.code() == Code::Call_rel32_64 {
-            let through_redirect = self.f.through_redirects.binary_search(&id).is_ok();
+            let through_redirect = self.through_redirect(id);
             Kind::Call { to: Avma(i.near_branch_target()), through_redirect }
         } else if has_code_operand(i) {
             // `xbegin` and other instructions relative to their own address; a direct jump inside a block
@@ -334,10 +334,12 @@ impl Builder<'_> {
 
     /// Returns the slot of the stub to which an instruction branches.
     fn slot(&self, i: &Instruction) -> Option<Avma> {
-        match self.stubs.get(&Avma(i.near_branch_target())) {
-            Some(&Stub::Slot(slot)) => Some(slot),
-            _ => None,
-        }
+        self.stubs.get(&Avma(i.near_branch_target())).copied()
+    }
+
+    /// Returns whether a call goes through the redirect at its callee's original.
+    pub(crate) fn through_redirect(&self, call: InstId) -> bool {
+        self.f.through_redirects.binary_search(&call).is_ok()
     }
 
     fn target(&self, to: Dest) -> Target {

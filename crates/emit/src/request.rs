@@ -40,8 +40,9 @@ pub struct Function<'a> {
     pub watches: Vec<Watch>,
     /// Calls, rising, that go through the redirect at their callee's original. While the redirect is in force,
     /// they reach its destination, and otherwise the original. If the callee [is
-    /// redirected](Function::is_redirected), they call the original and not its clone. If such a call also has
-    /// an inline site, the inline site applies.
+    /// redirected](Function::is_redirected), they call the original and not its clone. This
+    /// holds for guarded calls as well, and control that leaves the inlined path of such a call continues in the
+    /// callee's original.
     pub through_redirects: Vec<InstId>,
     /// Calls to inline or guard, at most one site for each call.
     pub inline_sites: Vec<InlineSite<'a>>,
@@ -110,26 +111,15 @@ pub struct Request<'a> {
     pub data_at: Avma,
     /// The functions, in the order of their clones in either zone. Each original at most once.
     pub functions: Vec<Function<'a>>,
-    /// Returns the entry of an existing clone for the entry of an original. Called only for functions that
-    /// this request does not clone.
-    pub known: &'a dyn Fn(Avma) -> Option<Avma>,
     /// Stubs of procedure linkage tables that calls and jumps may bypass.
     pub stubs: &'a Stubs,
     /// Returns the entry of the function to which an 8-byte word leads, if the word never changes.
     pub constant: &'a dyn Fn(Avma) -> Option<Avma>,
 }
 
-/// For each stub's start, its destination.
-pub type Stubs = FxHashMap<Avma, Stub>;
-
-/// The destination of a stub of a procedure linkage table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stub {
-    /// The stub always goes to this function: its slot is bound and constant.
-    Function(Avma),
-    /// Its first instruction (but for an `endbr64`) jumps through this slot of 8 bytes, bound or not.
-    Slot(Avma),
-}
+/// The start of each stub of a procedure linkage table, with the slot of 8 bytes, bound or not, through which its first
+/// instruction (but for an `endbr64`) jumps.
+pub type Stubs = FxHashMap<Avma, Avma>;
 
 impl<'a> Function<'a> {
     /// Creates a function with these blocks and unwind rows. All its blocks are hot, and everything else is

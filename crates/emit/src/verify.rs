@@ -6,8 +6,7 @@
 //! - C is D;
 //! - C is the entry of a clone and D the entry of its original, or C is behind the `endbr64` with which that
 //!   clone begins;
-//! - C is the clone address of the block that begins at D;
-//! - D is a stub of a function F, and one of the three cases above holds for C and F.
+//! - C is the clone address of the block that begins at D.
 //!
 //! The verifier decodes the clone's bytes from first to last and uses nothing of how they were made. It
 //! checks:
@@ -37,7 +36,7 @@ use crate::count;
 use crate::encode::{Clones, Encoded, Fragment};
 use crate::items::Plan;
 use crate::map::{AddressMap, Entry, Link};
-use crate::request::{Function, Stub};
+use crate::request::Function;
 use crate::steps::steps;
 use crate::table;
 use crate::verify_inline::OutOfLineCalls;
@@ -194,7 +193,7 @@ impl Verifier<'_> {
         got.code() == code
             && got.is_ip_rel_memory_operand()
             && got.memory_segment() == Register::DS
-            && self.clones.stubs.get(&stub) == Some(&Stub::Slot(Avma(got.ip_rel_memory_address())))
+            && self.clones.stubs.get(&stub) == Some(&Avma(got.ip_rel_memory_address()))
     }
 
     /// Returns whether an instruction without a code operand is the same.

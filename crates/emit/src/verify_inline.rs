@@ -21,7 +21,7 @@ use crate::encode::behind_mark;
 use crate::inline;
 use crate::inline_body::{is_guarded, is_plain, is_plain_return};
 use crate::map::{AddressMap, Link};
-use crate::request::{InlineSite, Stub};
+use crate::request::InlineSite;
 use crate::steps::Step;
 use crate::verify::{Verifier, ways};
 use addr::{Avma, AvmaRange};
@@ -53,8 +53,7 @@ impl Verifier<'_> {
     ) -> Option<()> {
         let inline_site = self.inline_site_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
-        let called = to == inline_site.callee
-            || self.clones.stubs.get(&to) == Some(&Stub::Function(inline_site.callee));
+        let called = to == inline_site.callee;
         if call.decoded.code() != Code::Call_rel32_64 || !called || inline_site.guard.is_some() {
             return None;
         }

@@ -29,10 +29,6 @@ const DATA_AT: Avma = Avma(0x61_0000);
 const TABLE: Avma = Avma(0x71_0000);
 const LEAF: Avma = Avma(0x41_0000);
 
-fn no_clone(_: Avma) -> Option<Avma> {
-    None
-}
-
 /// Returns the destination of a constant word.
 fn word(at: Avma) -> Option<Avma> {
     (at == TABLE.add(8)).then_some(LEAF)
@@ -40,13 +36,7 @@ fn word(at: Avma) -> Option<Avma> {
 
 fn clones() -> Clones<'static> {
     let stubs = Box::leak(Box::default());
-    Clones {
-        here: FxHashMap::default(),
-        rests: FxHashMap::default(),
-        known: &no_clone,
-        stubs,
-        constant: &word,
-    }
+    Clones { here: FxHashMap::default(), rests: FxHashMap::default(), stubs, constant: &word }
 }
 
 fn function<'a>(cfg: &'a Cfg, rng: &mut Rng) -> Function<'a> {

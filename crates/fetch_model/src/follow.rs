@@ -351,7 +351,7 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Size of the jump that replaces an instruction, in bytes: a prefix, which stays, and a `jmp rel32`.
+/// Size of the jump that replaces an instruction, in bytes: in most cases a prefix, which stays, and a `jmp rel32`.
 const JUMP_LEN: u8 = 6;
 
 #[cfg(test)]

@@ -121,7 +121,6 @@ pub(crate) fn cloned_inlined(caller: (&[u32], usize), callee: (&[u32], usize), w
             function(&a, &rows_a[..], caller, inline_sites.clone(), loops),
             function(&b, &rows_b[..], callee, Vec::new(), Vec::new()),
         ],
-        known: &|_| None,
         stubs: &Default::default(),
         constant: &|_| None,
     };

@@ -24,7 +24,7 @@ const MOST: usize = 128;
 /// Returns an order of all functions. Functions that did not run and have no calls in either direction come
 /// last, in their old order. Calls with an invalid index are ignored.
 #[must_use]
-pub fn cache_sort(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
+pub(crate) fn cache_sort(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
     let mut sorter = Sorter::new(functions, calls);
     sorter.run();
     sorter.order()

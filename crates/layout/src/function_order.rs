@@ -29,11 +29,11 @@ pub struct CallEdge {
 
 /// The bounds of clustering. The defaults are the paper's for huge pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OrderOptions {
+pub(crate) struct OrderOptions {
     /// The largest size of a cluster: the page that its code should share. Bytes.
-    pub page: u64,
+    pub(crate) page: u64,
     /// The largest factor by which a cluster's samples per byte may fall when it absorbs a function.
-    pub dilution: u64,
+    pub(crate) dilution: u64,
 }
 
 impl Default for OrderOptions {
@@ -44,14 +44,18 @@ impl Default for OrderOptions {
 
 /// Calls [`function_order_with`] with the default options.
 #[must_use]
-pub fn function_order(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
+pub(crate) fn function_order(functions: &[FuncNode], calls: &[CallEdge]) -> Vec<usize> {
     function_order_with(functions, calls, OrderOptions::default())
 }
 
 /// Returns an order of all functions. Functions without samples come last, in their old order. Calls with an
 /// invalid index are ignored.
 #[must_use]
-pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: OrderOptions) -> Vec<usize> {
+pub(crate) fn function_order_with(
+    functions: &[FuncNode],
+    calls: &[CallEdge],
+    options: OrderOptions,
+) -> Vec<usize> {
     let callers = hottest_callers(functions, calls);
     let mut clusters: Vec<Cluster> = functions
         .iter()
@@ -85,30 +89,6 @@ pub fn function_order_with(functions: &[FuncNode], calls: &[CallEdge], options: 
     clusters.retain(|c| !c.functions.is_empty());
     clusters.sort_by(Cluster::denser_first);
     clusters.into_iter().flat_map(|c| c.functions).collect()
-}
-
-/// Returns the count-weighted mean distance in bytes from a call to its callee, for an order of all functions
-/// without gaps. Clustering makes it small. 0 without calls.
-#[must_use]
-#[expect(clippy::cast_precision_loss, reason = "a mean for comparison")]
-pub fn call_distance(functions: &[FuncNode], calls: &[CallEdge], order: &[usize]) -> f64 {
-    let mut start = vec![None; functions.len()];
-    let mut at = 0u64;
-    for &f in order {
-        if let Some(s) = start.get_mut(f) {
-            *s = Some(at);
-            at = at.saturating_add(functions[f].size);
-        }
-    }
-    let place = |f: usize| start.get(f).copied().flatten();
-    let (mut sum, mut count) = (0.0, 0.0);
-    for c in calls {
-        if let (Some(from), Some(to)) = (place(c.caller), place(c.callee)) {
-            sum += from.saturating_add(c.offset).abs_diff(to) as f64 * c.count as f64;
-            count += c.count as f64;
-        }
-    }
-    if count > 0.0 { sum / count } else { 0.0 }
 }
 
 #[derive(Clone, Debug, Default)]

@@ -15,11 +15,8 @@ mod misses;
 mod score;
 
 pub use block_graph::{Block, Edge, EdgeKind, Graph};
-pub use cache_sort::cache_sort;
 pub use ext_tsp::ext_tsp;
 pub use footprint::{Footprint, LINE_BYTES, PAGE_BYTES, Span, hottest};
-pub use function_order::{
-    CallEdge, FuncNode, OrderOptions, call_distance, function_order, function_order_with,
-};
-pub use misses::{BestOrder, CORE, CodeCache, OrderBy, best_function_order, miss_cost};
+pub use function_order::{CallEdge, FuncNode};
+pub use misses::{BestOrder, OrderBy, best_function_order};
 pub use score::score;

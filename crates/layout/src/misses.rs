@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 
 /// A cache of code.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct CodeCache {
+pub(crate) struct CodeCache {
     /// Size of the code that one entry holds. Bytes.
-    pub unit: u64,
+    pub(crate) unit: u64,
     /// Its number of entries.
-    pub entries: u16,
+    pub(crate) entries: u16,
     /// The cost of a miss, in any unit.
-    pub cost: f64,
+    pub(crate) cost: f64,
 }
 
 /// The first-level caches of a common core: 32 KiB of code; 64 small pages, where a miss costs about twice as
 /// much.
-pub const CORE: [CodeCache; 2] = [
+pub(crate) const CORE: [CodeCache; 2] = [
     CodeCache { unit: LINE_BYTES, entries: 512, cost: 1.0 },
     CodeCache { unit: PAGE_BYTES, entries: 64, cost: 2.0 },
 ];
@@ -34,9 +34,9 @@ const ALIGN: u64 = 16;
 /// The method by which an order was found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OrderBy {
-    /// [`function_order`].
+    /// Call-chain clustering.
     CallChains,
-    /// [`cache_sort`].
+    /// Cache-directed sort.
     CacheSort,
 }
 
@@ -47,7 +47,7 @@ pub struct BestOrder {
     pub order: Vec<usize>,
     /// Its method.
     pub by: OrderBy,
-    /// The cost of the order by call chains, by [`miss_cost`].
+    /// The cost of the order by call chains: expected misses, in executions times cost.
     pub call_chains: f64,
     /// The cost of the order by cache-directed sort.
     pub cache_sort: f64,
@@ -70,7 +70,12 @@ pub fn best_function_order(functions: &[FuncNode], calls: &[CallEdge]) -> BestOr
 /// Returns the expected cost of misses by calls and returns in this order of functions, in executions times
 /// cost.
 #[must_use]
-pub fn miss_cost(functions: &[FuncNode], calls: &[CallEdge], order: &[usize], caches: &[CodeCache]) -> f64 {
+pub(crate) fn miss_cost(
+    functions: &[FuncNode],
+    calls: &[CallEdge],
+    order: &[usize],
+    caches: &[CodeCache],
+) -> f64 {
     let mut starts = vec![None; functions.len()];
     let mut at = 0u64;
     for &f in order {

@@ -91,11 +91,11 @@ pub struct WorkName {
 /// One figure, with clones and without.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Comparison {
-    /// The figure of the original code.
+    /// The figure of the original code, or of the first of two generations.
     pub without: Estimate,
-    /// The figure of the clones.
+    /// The figure of the clones, or of the second of two generations.
     pub with: Estimate,
-    /// The change from the original code to the clones, as a ratio: 1 is no change. It is the median of the
+    /// The change from the first to the second, as a ratio: 1 is no change. It is the median of the
     /// ratios within pairs, or the ratio of the two figures if these are sums over all windows.
     pub change: Estimate,
 }

@@ -57,13 +57,13 @@ impl Session {
         }
     }
 
-    /// Switches the target to a side, unless it is there already. Starts the guard before the first change,
-    /// if the options require a guard.
+    /// Switches the target to a side, unless it is there already. Before the first change from the code that was found,
+    /// starts the guard, if the options require one.
     pub fn go(&mut self, side: Side, options: &Options) -> Result<(), Error> {
         let Some(switch) = self.switch.as_mut() else { return Ok(()) };
         let code = Self::code_of(switch, side, options);
-        let is_first = self.stops.is_empty() && switch.found_code() != code;
-        if is_first && self.is_guarded && self.guard.is_none() {
+        let leaves_what_was_found = switch.found_code() != code;
+        if leaves_what_was_found && self.is_guarded && self.guard.is_none() {
             self.guard = Some(Guard::start(switch)?);
         }
         for attempt in 1.. {

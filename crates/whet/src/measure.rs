@@ -29,13 +29,13 @@ milliseconds. At the end its state is as before, also after Ctrl-C or kill -9. `
 If the host has no performance counters, the answer has events of a modelled CPU instead.
 The exit code is 7 if the figures show nothing, as for an idle process.";
 
-/// Total length of all windows if rounds are not given. Seconds.
+/// Total length of all windows if rounds are not given and ten pairs fit. Seconds.
 const BUDGET: f64 = 75.0;
 
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct How {
-    /// The number of pairs of windows. Default: as many as take less than two minutes.
+    /// The number of pairs of windows. Default: as many as take less than two minutes, but at least ten.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(5..=100_000))]
     rounds: Option<u32>,
     /// The length of a window. Default: 0.2 seconds; 1 second with --command and --classic.
@@ -45,7 +45,8 @@ pub struct How {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60",
           value_parser = length, conflicts_with = "rounds")]
     classic: Option<f64>,
-    /// Compare two generations of clones, by their numbers, instead of clones and originals. Afterwards the newest is in force.
+    /// Compare two generations of clones, by their numbers, instead of clones and originals. Afterwards the newest is in
+    /// force, or none if the process was undone.
     #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with = "classic")]
     between: Option<Vec<u32>>,
     /// Count the statements that this MySQL or MariaDB server executes, as it reports them at its own socket.

@@ -8,7 +8,7 @@ use addr::{Addr, Avma, AvmaRange};
 use code::{
     BlockId, Cfg, CountBy, Dest, Gpr, InstId, Point, Refusal, Spot, TableForm, TableId, TableLoad, Term,
 };
-use emit::{Body, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stub, Stubs};
+use emit::{Body, Counter, Error, Function, Guard, InlineSite, Output, Request, Stats, Stubs};
 use unwind::{CallSite, CfaRule, Lsda, Reg, RegRule, Row};
 
 const TEXT: Avma = Avma(0x5000_0000);
@@ -200,35 +200,19 @@ fn traps_and_calls_that_do_not_return_go_on_in_the_original() {
 #[test]
 fn clones_call_clones() {
     // f: call g; call h; jmp g. g: ret.
-    let (f_at, g_at, h_at, k_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64, 0x40_0300u64);
+    let (f_at, g_at, h_at) = (0x40_0000u64, 0x40_0100u64, 0x40_0200u64);
     let mut bytes = Vec::new();
-    for (op, to) in [(0xe8, g_at), (0xe8, h_at), (0xe8, k_at), (0xe9, g_at)] {
+    for (op, to) in [(0xe8, g_at), (0xe8, h_at), (0xe9, g_at)] {
         bytes.extend(op_rel32(op, f_at + bytes.len() as u64, to));
     }
     let (f, g) = (graph(f_at, &bytes), graph(g_at, &[0xc3]));
     let (rf, rg) = (rows(&f), rows(&g));
-    let known = |at: Avma| match at.0 {
-        a if a == h_at => Some(Avma(0x4f00_0000)),
-        a if a == k_at => Some(Avma(0x4f00_0000_0000)),
-        a if a == g_at => panic!("a function of this request is looked up"),
-        _ => None,
-    };
-    let functions = vec![function(&f, &[0], &rf), function(&g, &[0], &rg)];
-    let out = emit::emit(&Request { known: &known, ..request(functions) }).unwrap();
-    let g_clone = TEXT.add(20);
+    let out = emit::emit(&request(vec![function(&f, &[0], &rf), function(&g, &[0], &rg)])).unwrap();
+    let g_clone = TEXT.add(15);
     assert_eq!(out.clones[1].entry, g_clone);
     assert_eq!(out.text[1..5], emit::branch_displacement(TEXT.add(5), g_clone).unwrap());
-    assert_eq!(
-        out.text[6..10],
-        emit::branch_displacement(TEXT.add(10), Avma(0x4f00_0000)).unwrap(),
-        "a known clone"
-    );
-    assert_eq!(
-        out.text[11..15],
-        emit::branch_displacement(TEXT.add(15), Avma(k_at)).unwrap(),
-        "known but too far"
-    );
-    assert_eq!(out.text[15..20], emit::jump(TEXT.add(15), g_clone).unwrap(), "a tail call");
+    assert_eq!(out.text[6..10], emit::branch_displacement(TEXT.add(10), Avma(h_at)).unwrap(), "no clone");
+    assert_eq!(out.text[10..15], emit::jump(TEXT.add(10), g_clone).unwrap(), "a tail call");
 }
 
 /// `endbr64` is needed by indirect branches only.
@@ -529,28 +513,19 @@ fn edges_to_other_functions_are_counted() {
 
 #[test]
 fn calls_bypass_stubs() {
-    // call stub A; call stub B; jmp stub B.
-    let (stub_a, stub_b, slot) = (Avma(0x41_0000), Avma(0x41_0010), Avma(0x42_0008));
-    let call =
-        |at: u64, to: Avma| [&[0xe8][..], &emit::branch_displacement(Avma(at + 5), to).unwrap()].concat();
-    let jump = emit::jump(Avma(0x40_000a), stub_b).unwrap();
-    let cfg = graph(0x40_0000, &[call(0x40_0000, stub_a), call(0x40_0005, stub_b), jump.to_vec()].concat());
-    let callee = graph(0x40_1000, &[0xc3]);
-    let (of_cfg, of_callee) = (rows(&cfg), rows(&callee));
-    let stubs = Stubs::from_iter([(stub_a, Stub::Function(callee.entry)), (stub_b, Stub::Slot(slot))]);
-    let functions = vec![function(&cfg, &[0], &of_cfg), function(&callee, &[0], &of_callee)];
-    let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
+    // call stub; jmp stub.
+    let (stub, slot) = (Avma(0x41_0000), Avma(0x42_0008));
+    let call = [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0005), stub).unwrap()].concat();
+    let jump = emit::jump(Avma(0x40_0005), stub).unwrap();
+    let cfg = graph(0x40_0000, &[call, jump.to_vec()].concat());
+    let rows = rows(&cfg);
+    let stubs = Stubs::from_iter([(stub, slot)]);
+    let out = emit::emit(&Request { stubs: &stubs, ..request(vec![function(&cfg, &[0], &rows)]) }).unwrap();
     assert_eq!(out.refused, []);
     let through = |at: u64, opcode| {
         [&[0xff, opcode][..], &emit::branch_displacement(TEXT.add(at + 6), slot).unwrap()].concat()
     };
-    let to_clone = emit::branch_displacement(TEXT.add(5), out.clones[1].entry).unwrap();
-    let want = [&[0xe8][..], &to_clone, &through(5, 0x15), &through(11, 0x25)].concat();
-    assert_eq!(out.text[..17], want);
-    // If the function has no clone, the function itself is called.
-    let alone =
-        emit::emit(&Request { stubs: &stubs, ..request(vec![function(&cfg, &[0], &of_cfg)]) }).unwrap();
-    assert_eq!(alone.text[1..5], emit::branch_displacement(TEXT.add(5), callee.entry).unwrap());
+    assert_eq!(out.text[..12], [through(0, 0x15), through(6, 0x25)].concat());
 }
 
 #[test]
@@ -655,12 +630,15 @@ fn calls_are_inlined_and_devirtualized() {
     let call_sites = vec![site(0, 3, Some(8)), site(3, 8, None)];
     let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
     let guard = Some(Guard { register: Gpr::new(0).unwrap(), table });
-    let emit = |inline_sites: Vec<InlineSite<'_>>| {
+    let emit_through = |inline_sites: Vec<InlineSite<'_>>, through_redirects| {
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
-        let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
-        let functions = vec![caller, function(&f, &[0], &of_f), function(&g, &[0], &of_g)];
+        let caller =
+            Function { inline_sites, through_redirects, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let f = Function { is_redirected: true, ..function(&f, &[0], &of_f) };
+        let functions = vec![caller, f, function(&g, &[0], &of_g)];
         emit::emit(&Request { constant: &constant, ..request(functions) }).unwrap()
     };
+    let emit = |inline_sites| emit_through(inline_sites, Vec::new());
     let virtual_call = |body| InlineSite { call: InstId(0), callee: f_at, body, guard };
     let direct_call = InlineSite { call: InstId(1), callee: g_at, body: Some(straight(&g)), guard: None };
     let rel = |at: u64, to: Avma| emit::branch_displacement(TEXT.add(at), to).unwrap();
@@ -708,10 +686,15 @@ fn calls_are_inlined_and_devirtualized() {
     };
     unwinding::check_rows(&out, DATA, &rows_at, &|at| (at == cfg.entry).then(|| lsda.clone()));
 
-    // Not inlined: a direct call of the clone.
+    // Not inlined: a direct call of the clone, or of the original if it must go through a redirect.
     let out = emit(vec![virtual_call(None)]);
     let to_clone = rel(18, out.clones[1].entry);
     assert_eq!(out.text[13..18], [&[0xe8][..], &to_clone].concat());
+    let out = emit_through(vec![virtual_call(None)], vec![InstId(0)]);
+    assert_eq!(
+        (out.refused.as_slice(), &out.text[13..18]),
+        (&[][..], &[&[0xe8][..], &rel(18, f_at)].concat()[..])
+    );
     // A table that does not lead to the callee, or may change: the proof fails, and the clone is refused.
     let out = emit(vec![InlineSite { callee: g_at, body: Some(straight(&g)), ..virtual_call(None) }]);
     assert_eq!(out.refused, [(cfg.entry, Refusal::RoundTrip)]);
@@ -723,16 +706,15 @@ fn calls_are_inlined_and_devirtualized() {
     assert_eq!((out.refused.as_slice(), &out.text[..3]), (&[][..], &[0xff, 0x50, 0x08][..]));
 }
 
-/// A call that must go through a redirect goes to its callee's original if the callee has a redirect, also
-/// through a stub or behind an `endbr64`. A callee that is reached only by calls has none.
+/// A call that must go through a redirect goes to its callee's original if the callee has a redirect, also if that begins
+/// with an `endbr64`. A callee that is reached only by calls has none.
 #[test]
 fn calls_through_redirects_go_to_redirected_originals() {
-    let (f_at, g_at, stub) = (Avma(0x40_1000), Avma(0x40_2000), Avma(0x40_3000));
+    let (f_at, g_at) = (Avma(0x40_1000), Avma(0x40_2000));
     let call =
         |end: u64, to| [&[0xe8][..], &emit::branch_displacement(Avma(0x40_0000 + end), to).unwrap()].concat();
-    let cfg = graph(0x40_0000, &[&call(5, f_at)[..], &call(10, stub), &call(15, g_at), &[0xc3]].concat());
+    let cfg = graph(0x40_0000, &[&call(5, f_at)[..], &call(10, g_at), &[0xc3]].concat());
     let g = graph(g_at.0, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]);
-    let stubs = [(stub, Stub::Function(f_at))].into_iter().collect();
     for mark in [&[][..], &[0xf3, 0x0f, 0x1e, 0xfa]] {
         let f = graph(f_at.0, &[mark, &[0x8b, 0x47, 0x04, 0x90, 0x90, 0xc3]].concat());
         let (of_cfg, of_f, of_g) = (rows(&cfg), rows(&f), rows(&g));
@@ -741,18 +723,18 @@ fn calls_through_redirects_go_to_redirected_originals() {
             let caller = Function { through_redirects, ..function(&cfg, &[0], &of_cfg) };
             let f = Function { is_redirected: true, ..function(&f, &[0], &of_f) };
             let functions = vec![caller, f, function(&g, &[0], &of_g)];
-            let out = emit::emit(&Request { stubs: &stubs, ..request(functions) }).unwrap();
+            let out = emit::emit(&request(functions)).unwrap();
             assert_eq!(out.refused, []);
             let to = |n: usize| {
                 let bytes = out.text[5 * n + 1..5 * n + 5].try_into().unwrap();
                 TEXT.add(5 * n as u64 + 5).offset(i64::from(i32::from_le_bytes(bytes)))
             };
-            ([to(0), to(1), to(2)], [behind(out.clones[1].entry), out.clones[2].entry])
+            ([to(0), to(1)], [behind(out.clones[1].entry), out.clones[2].entry])
         };
         let (to, [f, g]) = calls(Vec::new());
-        assert_eq!(to, [f, f, g]);
-        let (to, [_, g]) = calls(vec![InstId(0), InstId(1), InstId(2)]);
-        assert_eq!(to, [f_at, f_at, g]);
+        assert_eq!(to, [f, g]);
+        let (to, [_, g]) = calls(vec![InstId(0), InstId(1)]);
+        assert_eq!(to, [f_at, g]);
     }
 }
 
@@ -776,16 +758,21 @@ fn an_exit_of_an_inlined_path_calls_the_rest() {
         action: 0,
     }];
     let lsda = Lsda { call_sites, actions: Vec::new(), types: Vec::new(), filters: Vec::new() };
-    let emit = |order: &[u32]| {
+    let emit = |order: &[u32], through_redirects: Vec<InstId>| {
         let path = [BlockId(0), BlockId(1)];
         let body = Some(Body { cfg: &g, path: &path, lsda: None });
         let inline_sites = vec![InlineSite { call: InstId(0), callee: g_at, body, guard: None }];
         let (lsda, personality) = (Some(&lsda), Some(Avma(0x43_0000)));
-        let caller = Function { inline_sites, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
-        emit::emit(&request(vec![caller, function(&g, order, &of_g)])).unwrap()
+        let caller =
+            Function { inline_sites, through_redirects, lsda, personality, ..function(&cfg, &[0], &of_cfg) };
+        let callee = Function { is_redirected: true, ..function(&g, order, &of_g) };
+        emit::emit(&request(vec![caller, callee])).unwrap()
     };
-    for (order, in_clone) in [(&[0, 1, 2][..], true), (&[0, 1], false)] {
-        let out = emit(order);
+    let through = vec![InstId(0)];
+    for (order, through_redirects, in_clone) in
+        [(&[0, 1, 2][..], vec![], true), (&[0, 1], vec![], false), (&[0, 1, 2], through, false)]
+    {
+        let out = emit(order, through_redirects);
         assert_eq!((out.refused.as_slice(), out.stats.inlined), (&[][..], 1));
         let aside = out.clones[0].fragments().ranges().nth(1).unwrap().start;
         let to_aside = emit::branch_displacement(TEXT.add(8), aside).unwrap();

@@ -6,7 +6,7 @@ use crate::analyse::gs::GsUse;
 use crate::analyse::module_code::{ModuleCode, hash_of, is_libc};
 use addr::{Avma, AvmaRange, ReadMemory};
 use code::{Callee, CalleeKind, Cfg, Dest, Extent, Input, Part, Refusal, Term};
-use emit::{Stub, Stubs};
+use emit::Stubs;
 use iced_x86::OpKind;
 use image::{Image, Module, ModuleId, PltStub, VtableSlot};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -207,7 +207,7 @@ impl<'m> Program<'m> {
     /// loader made them read-only.
     #[must_use]
     pub fn stubs(&self, modules: &[ModuleId]) -> Stubs {
-        let stub = |p: &PltStub| (p.range.start, Stub::Slot(p.slot));
+        let stub = |p: &PltStub| (p.range.start, p.slot);
         modules.iter().flat_map(|&id| &self.image.module(id).plt).filter(|p| p.only_jumps).map(stub).collect()
     }
 

@@ -294,7 +294,7 @@ fn emit_at(
         members.iter().map(|c| (c.measured().analysed.cfg.entry, body(*c))).collect();
     let functions = members.iter().map(|c| function(*c, &bodies)).collect();
     let text_at = text_at.add(bounds.head);
-    let request = Request { text_at, data_at, functions, known: &|_| None, stubs, constant };
+    let request = Request { text_at, data_at, functions, stubs, constant };
     let clock = StageClock::start(bounds.spans);
     let goes_on = |stage| {
         clock.begin(stage);

@@ -131,7 +131,6 @@ fn emitted(functions: Vec<Function<'_>>, text_at: Avma) -> Output {
         text_at,
         data_at: text_at.add(0x10_0000),
         functions,
-        known: &|_| None,
         stubs: &Default::default(),
         constant: &|_| None,
     };

@@ -344,7 +344,8 @@ impl Tally {
         let mut cloned = vec![false; f.cfg.blocks.len()];
         // The current block, and how often control continues to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
-        for (place, e) in f.map.entries().iter().enumerate() {
+        // Assume that guards hold and inlined paths are not left; then the code for other cases never runs.
+        for e in f.map.in_line() {
             let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
             if let Some(b) = own {
                 // This holds also from one copy of a loop to the next.
@@ -362,11 +363,6 @@ impl Tally {
                     add(&mut self.stats.dropped_jumps, through);
                 }
                 continue;
-            }
-            // Assume that guards hold and inlined paths are not left; then the code for other cases never
-            // runs.
-            if f.map.is_aside(place) || e.link == Link::Copy && places.within.contains(&e.original) {
-                break;
             }
             let i = f.decode(f.map.fragments().address(e.at));
             if e.link != Link::Extra {
@@ -435,8 +431,6 @@ struct Places<'a> {
     map: &'a AddressMap,
     /// Start, end and number of each block, by address.
     blocks: Vec<(Avma, Avma, BlockId)>,
-    /// Calls that are inlined or guarded.
-    within: FxHashSet<Avma>,
     /// Direct calls.
     direct: FxHashSet<Avma>,
 }
@@ -461,9 +455,8 @@ impl<'a> Places<'a> {
         let mut blocks: Vec<_> =
             cfg.blocks.iter().zip(cfg.block_ids()).map(|(b, id)| (b.range.start, b.range.end, id)).collect();
         blocks.sort_unstable_by_key(|p| p.0);
-        let within = map.entries().iter().filter(|e| e.link == Link::Within).map(|e| e.original).collect();
         let direct = cfg.insts.iter().filter(|i| i.decoded.is_call_near()).map(|i| i.at).collect();
-        Self { flow, map, blocks, within, direct }
+        Self { flow, map, blocks, direct }
     }
 
     fn block_at(&self, at: Avma) -> Option<BlockId> {

@@ -84,7 +84,7 @@ pub fn follow_path(pid: Pid, path: &[Step], tell: &mut dyn FnMut(Step)) -> Resul
 
 fn model(target: &Target) -> Result<Option<FetchReport>, Error> {
     on_scene(target, |scene| {
-        let run = run(&scene, &huge(target, scene.installed))?;
+        let run = run(&scene, &huge(target, &scene))?;
         Some(FetchReport {
             cpu: ICE_LAKE_SERVER.name.to_owned(),
             path: run.without.instructions,
@@ -154,7 +154,7 @@ struct Run {
     lost: u64,
 }
 
-/// Follows one path on both sides.
+/// Follows one path on both sides. `huge` lists the code on huge pages.
 fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     let chosen = scene.chosen;
     let leads: Vec<Vec<Leads>> = chosen.iter().map(|c| leads(c)).collect();
@@ -166,7 +166,7 @@ fn run(scene: &Scene<'_>, huge: &[AvmaRange]) -> Option<Run> {
     let around = Surroundings { stub: &|at| stub(scene.program, at), word: scene.setting.word };
     let mut drawn = DrawnPath::new(&routines, &around, SEED)?;
     let mut follower = Follower::new(scene.setting);
-    let mut without = Model::new(&ICE_LAKE_SERVER, &[]);
+    let mut without = Model::new(&ICE_LAKE_SERVER, huge);
     let mut with = Model::new(&ICE_LAKE_SERVER, huge);
     for length in [WARM_UP, COUNTED] {
         without.warmed_up();
@@ -268,8 +268,10 @@ fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     out
 }
 
-/// Returns the ranges of the newest clones that lie on huge pages.
-fn huge(target: &Target, installed: &Installed) -> Vec<AvmaRange> {
-    let newest = installed.of(installed.generation());
-    newest.flat_map(|c| target.process.huge_pages(c.header.text).unwrap_or_default()).collect()
+/// Returns the code of the program and of the newest clones that lies on huge pages.
+fn huge(target: &Target, scene: &Scene<'_>) -> Vec<AvmaRange> {
+    let Scene { installed, program, .. } = scene;
+    let originals = program.image().modules().iter().flat_map(|m| program.image().exec_ranges(m));
+    let clones = installed.of(installed.generation()).map(|c| c.header.text);
+    originals.chain(clones).flat_map(|r| target.process.huge_pages(r).unwrap_or_default()).collect()
 }

@@ -3,8 +3,9 @@
 //! The figures follow from the counts in the target and the clones' address maps; nothing is measured.
 //! Before, each block ran at its original address. Now each instruction runs at its clone's address if it was
 //! cloned, else at its original address. A jump that only the clone has is assumed to run as often as the
-//! edge for which it stands. A model (`loop_copies`) distributes the iterations of an unrolled loop over its
-//! copies.
+//! edge for which it stands. Guards are assumed to hold and inlined paths not to be left. What runs inlined counts in the
+//! caller's clone, and in the callee's as well. A model (`loop_copies`) distributes the iterations of an unrolled loop
+//! over its copies.
 
 use crate::Target;
 use crate::plan::loop_copies::{Flows, LoopCopies};
@@ -189,7 +190,7 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
     let mut copy = None;
     let ends = map.entries().iter().skip(1).map(|e| e.at);
     let size = u32::try_from(fragments.size()).unwrap_or(u32::MAX);
-    for (e, end) in map.entries().iter().zip(ends.chain([size])) {
+    for (e, end) in map.in_line().iter().zip(ends.chain([size])) {
         let count = if e.link == Link::Extra {
             let way = |b: &Ran| f.blocks.get(&b.from)?.edges.get(&e.original.distance(entry)).copied();
             // A filler runs as often as the code around it.
@@ -246,7 +247,7 @@ fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::test_candidate::{LOOP, cloned_again};
+    use crate::plan::test_candidate::{LOOP, cloned_again, cloned_inlined};
     use emit::Unroll;
 
     fn span_of(at: u64, size: u64, count: u64) -> Span {
@@ -288,6 +289,17 @@ mod tests {
         // second.
         let wanted = [(0, 3, 42), (3, 2, 42), (5, 3, 38), (8, 2, 38), (10, 1, 8)];
         assert_eq!(spans, wanted.map(|(at, len, n)| span_of(0x10_0000 + at, len, n)));
+    }
+
+    #[test]
+    fn the_call_behind_the_exit_of_an_inlined_path_is_not_hot() {
+        let ([caller, _], out) = cloned_inlined(Avma(0x10_0000));
+        let map = &out.clones[0].map;
+        let ran = [Ran { range: AvmaRange::with_len(caller.entry, 6), count: 7, from: 0 }];
+        let spans = now(&ran, &FunctionProfile::default(), caller.entry, Some(map));
+        // `test; je; add`, and the return.
+        assert_eq!(spans.iter().map(|s| s.size).collect::<Vec<_>>(), [3, 6, 3, 1]);
+        assert!(spans.iter().all(|s| s.count == 7 && s.at < 0x10_0000 + 13));
     }
 
     /// The one-second form of the fuzz target: a profile with offsets of any size is placed or left out.

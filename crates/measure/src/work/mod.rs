@@ -18,8 +18,8 @@ pub trait Work {
     /// Returns a stable name of the kind of work, for JSON.
     fn kind(&self) -> &'static str;
 
-    /// Returns the count so far, from any start. The work that this read itself causes is not included. If
-    /// the count falls, the window in which it falls is left out.
+    /// Returns the count so far, from any start. The work that this read itself causes is not included, except
+    /// for what a command causes. If the count falls, the window in which it falls is left out.
     ///
     /// # Errors
     /// [`WorkError`]; it ends the comparison.

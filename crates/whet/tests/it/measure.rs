@@ -270,6 +270,11 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     guest.progresses(1);
 }
 
+fn kill_at_once(pid: i32) {
+    let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    assert!(killed.unwrap().success());
+}
+
 /// Starts an optimized program with two generations of clones.
 fn twice_optimized() -> Guest {
     let guest = optimized();
@@ -305,18 +310,14 @@ fn two_generations_are_compared() {
 fn a_dead_comparison_of_generations_leaves_what_undo_and_redo_put_right() {
     let guest = twice_optimized();
     let newest = changed_text(guest.pid());
-    let kill = |pid: i32| {
-        let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-        assert!(killed.unwrap().success());
-    };
     for right in ["redo", "undo"] {
         let mut command = measure(&guest, &["--between", "1", "2", "--rounds", "50", "--window", "1"]);
         let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
         let older = || changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty();
         wait_until("the older generation", older);
         // First the process that restores, then the one that compares.
-        guard_pids(&guest).into_iter().for_each(kill);
-        kill(pid_of(&child.0));
+        guard_pids(&guest).into_iter().for_each(kill_at_once);
+        kill_at_once(pid_of(&child.0));
         let _ = child.0.wait();
         guest.progresses(1);
         assert_eq!(state(&guest), "optimized");
@@ -326,6 +327,33 @@ fn a_dead_comparison_of_generations_leaves_what_undo_and_redo_put_right() {
         whet(&["verify", &guest.arg()]).exits(0);
         guest.progresses(1);
     }
+}
+
+#[test]
+fn a_comparison_after_a_dead_one_has_a_guard() {
+    let guest = twice_optimized();
+    let newest = changed_text(guest.pid());
+    let start = |words: &[&str]| {
+        Started(measure(&guest, words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    };
+    let mut dead = start(&["--between", "1", "2", "--rounds", "50", "--window", "1"]);
+    wait_until("the older generation", || {
+        changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty()
+    });
+    guard_pids(&guest).into_iter().for_each(kill_at_once);
+    kill_at_once(pid_of(&dead.0));
+    let _ = dead.0.wait();
+
+    // Its first change is to the newest generation, and its second one leaves that.
+    let mut next = start(&["--classic=5"]);
+    wait_until("originals", || changed_text(guest.pid()).is_empty());
+    assert_eq!(guards(&guest), 1);
+    kill_at_once(pid_of(&next.0));
+    let _ = next.0.wait();
+    wait_until("the newest generation", || changed_text(guest.pid()) == newest);
+    wait_until("the end of the guard that restored it", || guards(&guest) == 0);
+    assert_eq!(state(&guest), "optimized");
+    guest.progresses(1);
 }
 
 #[test]

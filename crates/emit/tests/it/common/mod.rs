@@ -18,7 +18,7 @@ use emit::{Counter, Function, Request, Unroll};
 /// Returns a request for these functions alone: nothing else is cloned or known.
 pub fn request(text_at: Avma, data_at: Avma, functions: Vec<Function<'_>>) -> Request<'_> {
     let stubs = Box::leak(Box::default());
-    Request { text_at, data_at, functions, known: &|_| None, stubs, constant: &|_| None }
+    Request { text_at, data_at, functions, stubs, constant: &|_| None }
 }
 
 /// Returns random unroll factors for each loop that can be unrolled, and for a random range that perhaps
