@@ -62,10 +62,9 @@ impl Clones<'_> {
         direct.into_iter().chain(clone).chain([original])
     }
 
-    /// Returns whether only calls of clones reach the clone of the function at `original`, because no redirect leads
-    /// to it.
-    fn is_only_called(&self, original: Avma) -> bool {
-        self.here.get(&original).is_some_and(|e| !e.redirected)
+    /// Returns whether redirects, while in force, lead control from `original` to a clone.
+    fn is_redirected(&self, original: Avma) -> bool {
+        self.here.get(&original).is_some_and(|e| e.redirected)
     }
 }
 
@@ -243,7 +242,11 @@ impl Encoder<'_> {
                 self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::Direct { to, through_redirect } => {
+            Kind::Direct { to } => {
+                self.out.bytes.push(0xe8);
+                self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
+            }
+            Kind::Rest { to, through_redirect } => {
                 self.out.bytes.push(0xe8);
                 self.out.bytes.extend(self.callee(to, through_redirect, end)?);
             }
@@ -263,7 +266,7 @@ impl Encoder<'_> {
     fn link(&self, id: ItemId, item: &Item) -> Link {
         match (item.kind, item.inst) {
             (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
-            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
+            (Kind::Direct { .. } | Kind::Rest { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) if self.plan.is_again(id) => Link::Again,
             (_, Some(_)) => Link::Copy,
@@ -273,7 +276,7 @@ impl Encoder<'_> {
 
     /// Sets the destination of the call that was copied last.
     fn call(&mut self, to: Avma, through_redirect: bool, end: Avma) -> Result<(), Refusal> {
-        let disp = self.callee(to, through_redirect, end)?;
+        let disp = self.callee(to, through_redirect && self.clones.is_redirected(to), end)?;
         let at = self.out.bytes.len().checked_sub(4).ok_or(Refusal::RoundTrip)?;
         self.patch(at, &disp)
     }
@@ -321,9 +324,8 @@ impl Encoder<'_> {
     }
 
     /// Returns the displacement of a call to the function, or the rest of one, at `to`.
-    fn callee(&self, to: Avma, through_redirect: bool, end: Avma) -> Result<[u8; 4], Refusal> {
-        let through_redirect = through_redirect && !self.clones.is_only_called(to);
-        let original = through_redirect.then(|| rel32(end, to)).flatten();
+    fn callee(&self, to: Avma, in_original: bool, end: Avma) -> Result<[u8; 4], Refusal> {
+        let original = in_original.then(|| rel32(end, to)).flatten();
         original.or_else(|| self.outside(end, to)).ok_or(Refusal::OutOfReach)
     }
 

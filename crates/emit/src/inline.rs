@@ -85,10 +85,7 @@ impl Builder<'_> {
                 push(self, Kind::Branch { op, to, long: true }, branch_len(op, true), None);
                 match body {
                     Some(body) => self.inlined(s.call, inst.at, &body)?,
-                    None => {
-                        let through_redirect = self.through_redirect(s.call);
-                        push(self, Kind::Direct { to: s.callee, through_redirect }, CALL_LEN, None);
-                    }
+                    None => push(self, Kind::Direct { to: s.callee }, CALL_LEN, None),
                 }
                 let back = self.label()?;
                 self.out_of_line.push(OutOfLine { call: s.call, what: Aside::Itself, from, back });
@@ -164,8 +161,7 @@ impl Builder<'_> {
                 Aside::Itself => self.copy_as_it_is(call)?,
                 Aside::Rest(to) => {
                     let through_redirect = self.through_redirect(call);
-                    let kind = Kind::Direct { to, through_redirect };
-                    self.plan.push(kind, CALL_LEN, None, inst.at);
+                    self.plan.push(Kind::Rest { to, through_redirect }, CALL_LEN, None, inst.at);
                     if !through_redirect {
                         self.plan.rests.push(to);
                     }

@@ -137,6 +137,17 @@ impl AddressMap {
         e.link == Link::Within && !goes_on
     }
 
+    /// Returns whether the entry at this index of [`AddressMap::entries`] is a guard's comparison: no instruction of the
+    /// original, but as often executed as the call at its original address.
+    #[must_use]
+    pub fn is_guard(&self, place: usize) -> bool {
+        let Some([e, next]) = self.entries.get(place..).and_then(<[Entry]>::first_chunk) else {
+            return false;
+        };
+        let goes_on = next.link == Link::Within && next.original == e.original;
+        e.link == Link::Extra && goes_on && !self.is_aside(place + 1)
+    }
+
     /// Returns the entries that control reaches while guards hold and inlined paths are not left. Behind them, at the
     /// clone's end, is the code for the other cases.
     #[must_use]
@@ -248,6 +259,7 @@ mod tests {
         let map = AddressMap::new(fragments(&[(0x9000, 0x9040)]), entries).unwrap();
         for (i, (at, _, _, aside)) in all.into_iter().enumerate() {
             assert_eq!(map.is_aside(i), aside, "{at}");
+            assert_eq!(map.is_guard(i), i == 0, "{at}");
         }
         assert!(!map.is_aside(99));
         assert_eq!(map.in_line(), &map.entries()[..7]);

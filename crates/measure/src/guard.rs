@@ -25,7 +25,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts a guard for a switch that has not been used yet, and waits until the guard is ready.
+    /// Starts a guard for a target that is in the code that was found, and waits until the guard is ready.
     pub fn start(switch: &Switch) -> Result<Self, Error> {
         let pid = switch.process().pid();
         // The path of the program is not used, as an upgrade may have replaced the file.

@@ -92,8 +92,8 @@ pub fn from_smaps(smaps: &str, range: AvmaRange) -> Vec<AvmaRange> {
     if bytes == 0 { Vec::new() } else { vec![AvmaRange::with_len(range.start, bytes)] }
 }
 
-/// Lines of `smaps` about huge pages: of private memory, and of a file in memory.
-const KINDS: [&str; 2] = ["AnonHugePages:", "ShmemPmdMapped:"];
+/// Lines of `smaps` about huge pages: of private memory, of a file in memory, and of another file.
+const KINDS: [&str; 3] = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
 
 /// Returns how many bytes of the mappings that overlap `range` are in huge pages.
 fn bytes(smaps: &str, range: AvmaRange) -> u64 {
@@ -162,10 +162,10 @@ mod tests {
     fn smaps_is_summed_over_the_range() {
         let smaps = "1000-3000 r-xp 0 00:00 0\nSize: 8 kB\nAnonHugePages:      2048 kB\n\
             3000-4000 rw-p 0 00:00 0 /a-b c\nAnonHugePages: 4 kB\n\
-            5000-6000 r-xp 0 00:20 9 /c\nAnonHugePages: 0 kB\nShmemPmdMapped: 2048 kB\n";
+            5000-6000 r-xp 0 00:20 9 /c\nAnonHugePages: 0 kB\nShmemPmdMapped: 2048 kB\nFilePmdMapped: 2048 kB\n";
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x2001))), 2048 * 1024);
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x2000), Avma(0x3001))), 2052 * 1024);
         assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x4000), Avma(0x5000))), 0);
-        assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x5000), Avma(0x6000))), 2048 * 1024);
+        assert_eq!(bytes(smaps, AvmaRange::new(Avma(0x5000), Avma(0x6000))), 4096 * 1024);
     }
 }

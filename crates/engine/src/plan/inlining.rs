@@ -57,7 +57,10 @@ pub(crate) fn choose(program: &Program<'_>, linked: Vec<Linked>, style: Style) -
             let wanted = guard.is_none() || passes.has(Pass::Guards);
             (pays && wanted).then_some(InlineSite { call, callee, inlined, guard })
         };
-        c.inline_sites = calls(c).filter_map(inline_site).collect();
+        // A call through a redirect must not call a clone directly, so it gets no guard alone: a slot of a virtual
+        // table leads where undo says. An inlined callee is allowed: undo has no clone of it to remove.
+        let lasts = |s: &InlineSite| s.inlined || c.layout.through_redirects.binary_search(&s.call).is_err();
+        c.inline_sites = calls(c).filter_map(inline_site).filter(lasts).collect();
     }
     chosen
 }

@@ -4,8 +4,8 @@ use crate::analyse::program::{Analysed, FuncId};
 use crate::plan::candidate::{Candidate, Certainty, Counted, Measured};
 use crate::plan::laid_out::{BlockOrder, Inlined, Instrumented, Layout, Linked, Ordered};
 use addr::{Addr, Avma};
-use code::{BlockId, Cfg, InstId, RedirectSites};
-use emit::{Body, Function, InlineSite, Output, Request, Unroll};
+use code::{BlockId, Cfg, Gpr, InstId, RedirectSites};
+use emit::{Body, Function, Guard, InlineSite, Output, Request, Unroll};
 use image::ModuleId;
 use profile::{BlockCounts, Counts};
 use unwind::{CfaRule, Reg, Row};
@@ -176,4 +176,31 @@ pub(crate) fn cloned_inlined(text_at: Avma) -> ([Cfg; 2], Output) {
     let out = emitted(vec![function(0, vec![inline_site]), function(1, Vec::new())], text_at);
     assert_eq!(out.stats.inlined, 1);
     (cfgs, out)
+}
+
+/// `call *8(%rax); ret`
+const VIRTUAL: &str = "\
+function 0x1000
+part 0x1000..0x1004
+block b0 0x1000
+  ff 50 08
+  c3
+  return
+";
+
+/// Returns a function that begins with a call through a virtual table, and its clone, in which the call is guarded.
+pub(crate) fn cloned_guarded(text_at: Avma) -> (Cfg, Output) {
+    let cfg = code::parse(VIRTUAL).unwrap();
+    let (table, callee) = (Avma(0x45_0000), Avma(0x2000));
+    let guard = Some(Guard { register: Gpr::new(0).unwrap(), table });
+    let inline_sites = vec![InlineSite { call: InstId(0), callee, body: None, guard }];
+    let rows = rows(&cfg);
+    let out = emit::emit(&Request {
+        text_at,
+        data_at: text_at.add(0x10_0000),
+        functions: vec![Function { inline_sites, ..Function::new(&cfg, cfg.block_ids().collect(), &rows) }],
+        stubs: &Default::default(),
+        constant: &|at| (at == table.add(8)).then_some(callee),
+    });
+    (cfg, out.unwrap())
 }

@@ -345,8 +345,9 @@ impl Tally {
         // The current block, and how often control continues to the next instruction.
         let (mut block, mut through) = (BlockId(0), 0);
         // Assume that guards hold and inlined paths are not left; then the code for other cases never runs.
-        for e in f.map.in_line() {
-            let own = (e.link != Link::Extra).then(|| places.block_at(e.original)).flatten();
+        for (place, e) in f.map.in_line().iter().enumerate() {
+            let is_extra = e.link == Link::Extra && !f.map.is_guard(place);
+            let own = (!is_extra).then(|| places.block_at(e.original)).flatten();
             if let Some(b) = own {
                 // This holds also from one copy of a loop to the next.
                 if b != block || e.link == Link::Again && places.starts(e.original) {
@@ -365,17 +366,17 @@ impl Tally {
                 continue;
             }
             let i = f.decode(f.map.fragments().address(e.at));
-            if e.link != Link::Extra {
+            if !is_extra {
                 copy = loops.next(e.original);
             }
             let part = |n: u64| copy.map_or(n, |c| c.part(n));
-            let n = match (e.link, i.mnemonic()) {
-                (Link::Extra, Mnemonic::Jmp) => {
+            let n = match (is_extra, i.mnemonic()) {
+                (true, Mnemonic::Jmp) => {
                     let n = extra_jumps(&flow, block, e.original, through, &part);
                     add(&mut self.stats.inserted_jumps, n);
                     n
                 }
-                (Link::Extra, _) => through,
+                (true, _) => through,
                 _ => part(flow.block(block)),
             };
             let (taken, exits) = places.jumps(block, &i, n, &part);

@@ -1,5 +1,7 @@
 use super::*;
-use crate::plan::test_candidate::{cloned, cloned_again, cloned_inlined, cloned_through_redirects};
+use crate::plan::test_candidate::{
+    cloned, cloned_again, cloned_guarded, cloned_inlined, cloned_through_redirects,
+};
 use emit::{Output, Unroll};
 use profile::BlockCounts;
 
@@ -193,6 +195,17 @@ fn a_call_through_a_redirect_adds_a_jump() {
         (10, 10, 30, 2)
     );
     assert_eq!((to_clone.inserted_jumps, through_redirect.inserted_jumps), (0, 10));
+}
+
+#[test]
+fn a_guard_runs_as_often_as_its_call() {
+    let (cfg, out) = cloned_guarded(TEXT);
+    let counts = counts(&[10], &[&[]]);
+    let DynoReport { before, after, .. } =
+        dyno(&[counted(&cfg, &counts, &out)], &Jumps::default(), &|_| false);
+    // `call; ret` and `cmp; jne; call; ret`
+    assert_eq!((before.instructions, after.instructions), (20, 40));
+    assert_eq!((after.indirect_calls, after.calls, after.non_taken_conditional_branches), (0, 10, 10));
 }
 
 #[test]

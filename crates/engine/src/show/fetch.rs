@@ -21,6 +21,7 @@ use fetch_model::{
     Routine, Setting, Step, Surroundings,
 };
 use iced_x86::{Decoder, DecoderOptions};
+use layout::PAGE_BYTES;
 use profile::Profile;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -268,10 +269,18 @@ fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     out
 }
 
+/// Size of a huge page.
+const HUGE_BYTES: u64 = 2 << 20;
+
 /// Returns the code of the program and of the newest clones that lies on huge pages.
 fn huge(target: &Target, scene: &Scene<'_>) -> Vec<AvmaRange> {
     let Scene { installed, program, .. } = scene;
     let originals = program.image().modules().iter().flat_map(|m| program.image().exec_ranges(m));
     let clones = installed.of(installed.generation()).map(|c| c.header.text);
-    originals.chain(clones).flat_map(|r| target.process.huge_pages(r).unwrap_or_default()).collect()
+    let whole_pages = |r: AvmaRange| {
+        AvmaRange::new(r.start.align_down(PAGE_BYTES), r.end.add(PAGE_BYTES - 1).align_down(PAGE_BYTES))
+    };
+    // Smaller ranges, as of most libraries, hold no huge page.
+    let code = originals.chain(clones).map(whole_pages).filter(|r| r.len() >= HUGE_BYTES);
+    code.flat_map(|r| target.process.huge_pages(r).unwrap_or_default()).collect()
 }

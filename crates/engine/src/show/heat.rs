@@ -190,8 +190,8 @@ fn now(blocks: &[Ran], f: &FunctionProfile, entry: Avma, map: Option<&AddressMap
     let mut copy = None;
     let ends = map.entries().iter().skip(1).map(|e| e.at);
     let size = u32::try_from(fragments.size()).unwrap_or(u32::MAX);
-    for (e, end) in map.in_line().iter().zip(ends.chain([size])) {
-        let count = if e.link == Link::Extra {
+    for (place, (e, end)) in map.in_line().iter().zip(ends.chain([size])).enumerate() {
+        let count = if e.link == Link::Extra && !map.is_guard(place) {
             let way = |b: &Ran| f.blocks.get(&b.from)?.edges.get(&e.original.distance(entry)).copied();
             // A filler runs as often as the code around it.
             current.map_or(0, |b| way(b).unwrap_or(b.count))
@@ -247,7 +247,7 @@ fn side(spans: &[Span], spaces: &[(String, bool, AvmaRange)]) -> HeatSide {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::test_candidate::{LOOP, cloned_again, cloned_inlined};
+    use crate::plan::test_candidate::{LOOP, cloned_again, cloned_guarded, cloned_inlined};
     use emit::Unroll;
 
     fn span_of(at: u64, size: u64, count: u64) -> Span {
@@ -300,6 +300,18 @@ mod tests {
         // `test; je; add`, and the return.
         assert_eq!(spans.iter().map(|s| s.size).collect::<Vec<_>>(), [3, 6, 3, 1]);
         assert!(spans.iter().all(|s| s.count == 7 && s.at < 0x10_0000 + 13));
+    }
+
+    #[test]
+    fn a_guard_is_as_hot_as_its_call() {
+        let (cfg, out) = cloned_guarded(Avma(0x10_0000));
+        let ran = [Ran { range: AvmaRange::with_len(cfg.entry, 4), count: 7, from: 0 }];
+        let spans = now(&ran, &FunctionProfile::default(), cfg.entry, Some(&out.clones[0].map));
+        // `cmp; jne; call; ret`
+        assert_eq!(
+            spans,
+            [(0, 7), (7, 6), (13, 5), (18, 1)].map(|(at, len)| span_of(0x10_0000 + at, len, 7))
+        );
     }
 
     /// The one-second form of the fuzz target: a profile with offsets of any size is placed or left out.
