@@ -18,7 +18,8 @@ stress: setup
 
 # The gain on MariaDB, MySQL, PostgreSQL, redis, memcached, nginx, haproxy, CPython, Ruby, PHP and SQLite by paired windows,
 # with an A/A control beside each, of Debian's release and of Debian unstable; what each pass has of it; what counting and
-# the daemon cost, and what a program gains that waits for its data. Some three hours; figures go to bench/out.
+# the daemon cost, what a program gains that waits for its data, and what huge pages for data would gain (that takes root).
+# Some three hours; figures go to bench/out.
 bench bench-bolt: export WHET = $(CURDIR)/target/release/whet
 bench: setup
 	cargo build --release -p whet -p lab
@@ -39,6 +40,7 @@ bench: setup
 	bench/servers.py
 	bench/servers.py --newest
 	bench/passes.py
+	bench/huge_data.py
 
 # The gain on MariaDB beside that of offline optimizers, in a build that llvm-bolt can work on. BUILDS names them (see
 # bench/bolt_server.py); the newest llvm-bolt takes root. The first time an hour, with `pgo` two, and gigabytes in BOLT;

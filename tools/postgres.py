@@ -95,9 +95,9 @@ class Load:
 
 class Server:
     """A server with the tables of pgbench. `pid` is the postmaster's, the parent of all backends. `program` replaces
-    the installed program of the server."""
+    the installed program of the server; `settings` are further lines of its configuration."""
 
-    def __init__(self, name: str = NAMES[0], scale: int = 10, program: Path | None = None):
+    def __init__(self, name: str = NAMES[0], scale: int = 10, program: Path | None = None, settings: str = ""):
         try:
             found = programs(name)
         except FetchError as e:
@@ -108,6 +108,7 @@ class Server:
         # The server refuses to run as root.
         self.enter = room(USER if os.geteuid() == 0 else None, self.root, self.folder)
         self.accounts = scale * 100_000
+        self.settings = settings
         self.loads: list[Load] = []
         self.clients: list[subprocess.Popen] = []
         self.process: subprocess.Popen | None = None
@@ -123,7 +124,7 @@ class Server:
         data = self.folder / "data"
         self._run("initdb", "-D", data, "-A", "trust", "-U", USER, "--no-sync", "--locale=C", "-E", "UTF8")
         with (data / "postgresql.conf").open("a") as config:
-            config.write(SETTINGS + f"unix_socket_directories = '{self.folder}'\n")
+            config.write(SETTINGS + f"unix_socket_directories = '{self.folder}'\n" + self.settings)
         self.start()
         self._run("createdb", "-h", self.folder, "-U", USER, "bench")
         self._run("pgbench", "-h", self.folder, "-U", USER, "-i", "-q", "-s", str(scale), "bench")

@@ -40,9 +40,9 @@ pub struct Function<'a> {
     pub watches: Vec<Watch>,
     /// Calls, rising, that go through the redirect at their callee's original. While the redirect is in force,
     /// they reach its destination, and otherwise the original. If the callee [is
-    /// redirected](Function::is_redirected), they call the original and not its clone. If
-    /// such a call also has an inline site, the inline site applies; control that leaves its inlined path continues in
-    /// the callee's original.
+    /// redirected](Function::is_redirected), they call the original and not its clone. If such a
+    /// call also has an inline site, the inline site applies; control that leaves its inlined path continues in the
+    /// callee's original.
     pub through_redirects: Vec<InstId>,
     /// Calls to inline or guard, at most one site for each call.
     pub inline_sites: Vec<InlineSite<'a>>,
