@@ -138,7 +138,9 @@ impl<'m> Program<'m> {
         self.find(at).filter(|&f| self.extent(f).entry == at)
     }
 
-    /// Returns the entry of the function to which a word of memory leads, if the word can never change.
+    /// Returns the entry of the function to which a word of memory leads, if the loader made the word read-only. A program
+    /// could make it writable again, as hooks do with slots of procedure linkage tables ([`Program::stubs`]). Words of
+    /// virtual tables are taken as constant all the same: RUNBOOK.md, "What whet cannot see", says so.
     #[must_use]
     pub fn constant_function(&self, slot: Avma) -> Option<Avma> {
         let constant =
