@@ -31,14 +31,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 from bolt_server import BUILDS, builds  # noqa: E402
-from loaded import LOADS, READS, ROWS, TABLES, WARM_UP  # noqa: E402
+from loaded import LOADS, READS, ROWS, TABLES, WARM_UP, pin  # noqa: E402
 from measure import Gauge, MeasureError, Window, evaluate, machine, measure  # noqa: E402
 from memory import huge_code  # noqa: E402
 from mysql_wire import Connection, MysqlError  # noqa: E402
@@ -70,15 +70,6 @@ class Side:
         # itself.
         self.stack.callback(self.go)
         time.sleep(WARM_UP)
-
-    def pin(self) -> None:
-        """Binds server and client each to a CPU of its own. Otherwise chance decides for a server's life
-        which threads share a CPU, which makes 10% of difference between two servers of one kind."""
-        client, server, *_ = sorted(os.sched_getaffinity(0))
-        for pid, cpu in ((self.load.pid, client), (self.server.pid, server)):
-            for task in os.listdir(f"/proc/{pid}/task"):
-                with suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(task), {cpu})
 
     def go(self) -> None:
         """Continues the load."""
@@ -130,7 +121,7 @@ def couple(
         sides = {name: Side(stack, programs[name], load_name) for name in order}
         for name, side in sides.items():
             side.warm_up()
-            side.pin()
+            pin(side.load.pid, [side.server.pid])
             if live and name == "with":
                 live.bring(side.server.pid)
             elif live:

@@ -29,7 +29,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
-from loaded import command_line  # noqa: E402
+from loaded import command_line, pin  # noqa: E402
 from measure import MeasureError, Window, cpu_clock, cpu_ticks, evaluate  # noqa: E402
 from postgres import PostgresError, Server  # noqa: E402
 from run import cell, table  # noqa: E402
@@ -43,9 +43,9 @@ HUGE = 2 << 20
 KINDS = ("ShmemPmdMapped:", "Shared_Hugetlb:", "Private_Hugetlb:")
 RESERVE = Path("/proc/sys/vm/nr_hugepages")
 SHARED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-# The numbers of the calls are those of x86-64; the advice is that of linux/mman.h.
-PIDFD_OPEN, PROCESS_MADVISE, MADV_COLLAPSE = 434, 440, 25
-LIBC = ctypes.CDLL(None, use_errno=True)
+# The call's number is the same on all machines; the advice is that of linux/mman.h.
+PROCESS_MADVISE, MADV_COLLAPSE = 440, 25
+LIBC = ctypes.CDLL(None)
 
 
 class Iovec(ctypes.Structure):
@@ -56,10 +56,10 @@ class Iovec(ctypes.Structure):
 
 def collapse(pid: int) -> None:
     """Moves the largest shared mapping of a process into huge pages, as far as the kernel does it."""
-    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    shared = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines if line.split()[1] == "rw-s"]
+    mappings = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    shared = [[int(end, 16) for end in m[0].split("-")] for m in mappings if m[1] == "rw-s"]
     start, end = max(shared, key=lambda ends: ends[1] - ends[0])
-    pidfd = LIBC.syscall(PIDFD_OPEN, pid, 0)
+    pidfd = os.pidfd_open(pid)
     for at in range(-(-start // HUGE) * HUGE, end - HUGE + 1, HUGE):
         # Refused where there are no pages yet.
         LIBC.syscall(PROCESS_MADVISE, pidfd, ctypes.byref(Iovec(at, HUGE)), ctypes.c_size_t(1), MADV_COLLAPSE, 0)
@@ -110,10 +110,7 @@ class Side:
         stack.callback(self.go)
         time.sleep(WARM_UP)
         self.backends = [pid for pid in children(self.server.pid) if "[local]" in command_line(pid)]
-        client, server, *_ = sorted(os.sched_getaffinity(0))
-        for pid, cpu in [(self.load.process.pid, client), *((pid, server) for pid in self.backends)]:
-            for task in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setaffinity(int(task), {cpu})
+        pin(self.load.process.pid, self.backends)
         self.windows: list[tuple[int, Reading, Reading]] = []
 
     def go(self) -> None:

@@ -55,11 +55,9 @@ pub(crate) struct Clones<'a> {
 impl Clones<'_> {
     /// Returns the valid destinations of a direct call or jump to `original`, the best first.
     pub(crate) fn of(&self, original: Avma) -> impl Iterator<Item = Avma> {
-        let (direct, clone) = match self.here.get(&original) {
-            Some(e) => (Some(e.direct), Some(e.start)),
-            None => (self.rests.get(&original).copied(), None),
-        };
-        direct.into_iter().chain(clone).chain([original])
+        let clone = self.here.get(&original);
+        let direct = clone.map(|e| e.direct).or_else(|| self.rests.get(&original).copied());
+        direct.into_iter().chain(clone.map(|e| e.start)).chain([original])
     }
 
     /// Returns whether redirects, while in force, lead control from `original` to a clone.
@@ -242,13 +240,9 @@ impl Encoder<'_> {
                 self.out.bytes.extend(inline::compare(register));
                 self.out.bytes.extend(rel32(end, word).ok_or(Refusal::OutOfReach)?);
             }
-            Kind::Direct { to } => {
+            Kind::Direct { to, in_original } => {
                 self.out.bytes.push(0xe8);
-                self.out.bytes.extend(self.outside(end, to).ok_or(Refusal::OutOfReach)?);
-            }
-            Kind::Rest { to, through_redirect } => {
-                self.out.bytes.push(0xe8);
-                self.out.bytes.extend(self.callee(to, through_redirect, end)?);
+                self.out.bytes.extend(self.callee(to, in_original, end)?);
             }
             Kind::Borrowed { index } => {
                 let borrowed = self.plan.borrowed.get(index as usize).ok_or(Refusal::RoundTrip)?;
@@ -266,7 +260,7 @@ impl Encoder<'_> {
     fn link(&self, id: ItemId, item: &Item) -> Link {
         match (item.kind, item.inst) {
             (Kind::Dropped | Kind::Inlined, _) => Link::Dropped,
-            (Kind::Direct { .. } | Kind::Rest { .. } | Kind::Borrowed { .. }, _)
+            (Kind::Direct { .. } | Kind::Borrowed { .. }, _)
             | (Kind::Branch { op: Op::Cond(_), to: Target::Label(_), .. }, _) => Link::Within,
             (_, Some(_)) if self.plan.is_again(id) => Link::Again,
             (_, Some(_)) => Link::Copy,

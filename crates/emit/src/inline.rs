@@ -85,7 +85,7 @@ impl Builder<'_> {
                 push(self, Kind::Branch { op, to, long: true }, branch_len(op, true), None);
                 match body {
                     Some(body) => self.inlined(s.call, inst.at, &body)?,
-                    None => push(self, Kind::Direct { to: s.callee }, CALL_LEN, None),
+                    None => push(self, Kind::Direct { to: s.callee, in_original: false }, CALL_LEN, None),
                 }
                 let back = self.label()?;
                 self.out_of_line.push(OutOfLine { call: s.call, what: Aside::Itself, from, back });
@@ -160,9 +160,9 @@ impl Builder<'_> {
             match what {
                 Aside::Itself => self.copy_as_it_is(call)?,
                 Aside::Rest(to) => {
-                    let through_redirect = self.through_redirect(call);
-                    self.plan.push(Kind::Rest { to, through_redirect }, CALL_LEN, None, inst.at);
-                    if !through_redirect {
+                    let in_original = self.through_redirect(call);
+                    self.plan.push(Kind::Direct { to, in_original }, CALL_LEN, None, inst.at);
+                    if !in_original {
                         self.plan.rests.push(to);
                     }
                 }

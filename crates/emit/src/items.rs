@@ -81,11 +81,8 @@ pub(crate) enum Kind {
     Count { step: Step, offset: u32 },
     /// A comparison of a register with a word of [`Plan::constants`].
     Compare { register: Gpr, constant: u32 },
-    /// A direct call of a function, for the call at this place.
-    Direct { to: Avma },
-    /// A direct call of the rest of an inlined function, for the call at this place; of the original's rest if that
-    /// call goes through a redirect.
-    Rest { to: Avma, through_redirect: bool },
+    /// A direct call of a function or of its rest, for the call at this place; with `in_original` not of a clone.
+    Direct { to: Avma, in_original: bool },
     /// An instruction of an inlined callee, from [`Plan::borrowed`].
     Borrowed { index: u32 },
     /// A direct call whose callee is inlined.

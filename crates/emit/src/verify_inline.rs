@@ -53,8 +53,10 @@ impl Verifier<'_> {
     ) -> Option<()> {
         let inline_site = self.inline_site_of(step.entry.original)?;
         let to = Avma(call.decoded.near_branch_target());
-        let called = to == inline_site.callee;
-        if call.decoded.code() != Code::Call_rel32_64 || !called || inline_site.guard.is_some() {
+        if call.decoded.code() != Code::Call_rel32_64
+            || to != inline_site.callee
+            || inline_site.guard.is_some()
+        {
             return None;
         }
         self.body(inline_site, call, step.at, steps, calls)

@@ -18,7 +18,8 @@ use tracee::Process;
 /// headers by which the cache is reported as a module.
 pub const BLOB_OFFSET: u64 = 4096;
 
-pub(crate) const HUGE: u64 = 2 << 20;
+/// Size of a huge page. Bytes.
+pub const HUGE: u64 = 2 << 20;
 
 /// One code cache, ready to be installed.
 #[derive(Clone, Debug)]

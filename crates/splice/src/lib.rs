@@ -47,7 +47,7 @@ pub use error::Error;
 pub use finishing::admit as admit_finishing_code;
 pub use first_stop::FirstStop;
 pub use huge::{offered as huge_pages_offered, recover_pending, setting as huge_pages_setting};
-pub use install::{BLOB_OFFSET, CachePlan, InstallReport, InstallTimes, Plan, huge_wanted, install};
+pub use install::{BLOB_OFFSET, CachePlan, HUGE, InstallReport, InstallTimes, Plan, huge_wanted, install};
 pub use journal::{Header, Record, RedirectKind, State, parse_header, parse_records};
 pub use list::MOST_REGIONS;
 pub use lookup::{FindObject, decode_stub};

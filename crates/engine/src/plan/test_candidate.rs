@@ -127,14 +127,16 @@ fn rows(cfg: &Cfg) -> [Row; 1] {
 }
 
 fn emitted(functions: Vec<Function<'_>>, text_at: Avma) -> Output {
-    let request = Request {
-        text_at,
-        data_at: text_at.add(0x10_0000),
-        functions,
-        stubs: &Default::default(),
-        constant: &|_| None,
-    };
-    emit::emit(&request).unwrap()
+    emitted_with(functions, text_at, &|_| None)
+}
+
+fn emitted_with(
+    functions: Vec<Function<'_>>,
+    text_at: Avma,
+    constant: &dyn Fn(Avma) -> Option<Avma>,
+) -> Output {
+    let data_at = text_at.add(0x10_0000);
+    emit::emit(&Request { text_at, data_at, functions, stubs: &Default::default(), constant }).unwrap()
 }
 
 /// `call 0x2000; ret`
@@ -195,12 +197,7 @@ pub(crate) fn cloned_guarded(text_at: Avma) -> (Cfg, Output) {
     let guard = Some(Guard { register: Gpr::new(0).unwrap(), table });
     let inline_sites = vec![InlineSite { call: InstId(0), callee, body: None, guard }];
     let rows = rows(&cfg);
-    let out = emit::emit(&Request {
-        text_at,
-        data_at: text_at.add(0x10_0000),
-        functions: vec![Function { inline_sites, ..Function::new(&cfg, cfg.block_ids().collect(), &rows) }],
-        stubs: &Default::default(),
-        constant: &|at| (at == table.add(8)).then_some(callee),
-    });
-    (cfg, out.unwrap())
+    let function = Function { inline_sites, ..Function::new(&cfg, cfg.block_ids().collect(), &rows) };
+    let out = emitted_with(vec![function], text_at, &|at| (at == table.add(8)).then_some(callee));
+    (cfg, out)
 }

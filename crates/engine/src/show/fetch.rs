@@ -25,7 +25,7 @@ use layout::PAGE_BYTES;
 use profile::Profile;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-use splice::{Installed, RedirectKind};
+use splice::{HUGE, Installed, RedirectKind};
 use tracee::Pid;
 
 /// Instructions of the path that fill the model's caches, and instructions whose events are counted. A
@@ -269,9 +269,6 @@ fn leading_in(target: &Target, installed: &Installed) -> Redirects {
     out
 }
 
-/// Size of a huge page.
-const HUGE_BYTES: u64 = 2 << 20;
-
 /// Returns the code of the program and of the newest clones that lies on huge pages.
 fn huge(target: &Target, scene: &Scene<'_>) -> Vec<AvmaRange> {
     let Scene { installed, program, .. } = scene;
@@ -281,6 +278,6 @@ fn huge(target: &Target, scene: &Scene<'_>) -> Vec<AvmaRange> {
         AvmaRange::new(r.start.align_down(PAGE_BYTES), r.end.add(PAGE_BYTES - 1).align_down(PAGE_BYTES))
     };
     // Smaller ranges, as of most libraries, hold no huge page.
-    let code = originals.chain(clones).map(whole_pages).filter(|r| r.len() >= HUGE_BYTES);
+    let code = originals.chain(clones).map(whole_pages).filter(|r| r.len() >= HUGE);
     code.flat_map(|r| target.process.huge_pages(r).unwrap_or_default()).collect()
 }

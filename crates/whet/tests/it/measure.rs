@@ -237,21 +237,17 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
         assert_eq!(guards(&guest), 1);
         child
     };
-    let signal = |word: &str, whom: String| {
-        let killed = Command::new("kill").args([word, "--", &whom]).status();
-        assert!(killed.unwrap().success());
-    };
 
     // The whole process group at once, as a shell or a terminal does.
     let mut killed = begin();
-    signal("-KILL", format!("-{}", pid_of(&killed.0)));
+    signal("-KILL", &format!("-{}", pid_of(&killed.0)));
     assert_eq!(killed.0.wait().unwrap().code(), None);
     wait_until("the state that was found", || state(&guest) == "undone");
     wait_until("the end of the guard that restored it", || guards(&guest) == 0);
     nothing_is_left(&guest);
 
     let mut interrupted = begin();
-    signal("-INT", pid_of(&interrupted.0).to_string());
+    signal("-INT", &pid_of(&interrupted.0).to_string());
     assert_eq!(interrupted.0.wait().unwrap().code(), Some(11));
     assert_eq!(state(&guest), "undone");
     nothing_is_left(&guest);
@@ -262,7 +258,7 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     assert_eq!(second["error"]["code"], "locked");
     assert!(!changed_text(guest.pid()).is_empty());
     whet(&["redo", &guest.arg()]).exits(0);
-    signal("-KILL", pid_of(&overruled.0).to_string());
+    signal("-KILL", &pid_of(&overruled.0).to_string());
     let _ = overruled.0.wait();
     wait_until("the end of the guard that would have restored it", || guards(&guest) == 0);
     assert_eq!(state(&guest), "optimized");
@@ -270,9 +266,10 @@ fn killed_or_interrupted_it_leaves_the_state_that_was_found() {
     guest.progresses(1);
 }
 
-fn kill_at_once(pid: i32) {
-    let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-    assert!(killed.unwrap().success());
+/// Sends a signal to a process, or with a minus sign to a process group.
+fn signal(word: &str, whom: &str) {
+    let sent = Command::new("kill").args([word, "--", whom]).status();
+    assert!(sent.unwrap().success());
 }
 
 /// Starts an optimized program with two generations of clones.
@@ -280,6 +277,24 @@ fn twice_optimized() -> Guest {
     let guest = optimized();
     whet(&["optimize", &guest.arg(), "--shuffle", "2", "--only", "mix_some", "sum_up"]).exits(0);
     guest
+}
+
+/// Starts a comparison of the generations of such a program.
+fn start(guest: &Guest, words: &[&str]) -> Started {
+    Started(measure(guest, words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// Kills a comparison together with its guard while the older generation is in force. Before, the newest one was.
+fn dies_comparing(guest: &Guest) {
+    let newest = changed_text(guest.pid());
+    let mut comparison = start(guest, &["--between", "1", "2", "--rounds", "50", "--window", "1"]);
+    let older = || changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty();
+    wait_until("the older generation", older);
+    // First the process that restores, then the one that compares.
+    for pid in guard_pids(guest).into_iter().chain([pid_of(&comparison.0)]) {
+        signal("-KILL", &pid.to_string());
+    }
+    let _ = comparison.0.wait();
 }
 
 #[test]
@@ -311,14 +326,7 @@ fn a_dead_comparison_of_generations_leaves_what_undo_and_redo_put_right() {
     let guest = twice_optimized();
     let newest = changed_text(guest.pid());
     for right in ["redo", "undo"] {
-        let mut command = measure(&guest, &["--between", "1", "2", "--rounds", "50", "--window", "1"]);
-        let mut child = Started(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        let older = || changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty();
-        wait_until("the older generation", older);
-        // First the process that restores, then the one that compares.
-        guard_pids(&guest).into_iter().for_each(kill_at_once);
-        kill_at_once(pid_of(&child.0));
-        let _ = child.0.wait();
+        dies_comparing(&guest);
         guest.progresses(1);
         assert_eq!(state(&guest), "optimized");
         whet(&[right, &guest.arg()]).exits(0);
@@ -333,22 +341,13 @@ fn a_dead_comparison_of_generations_leaves_what_undo_and_redo_put_right() {
 fn a_comparison_after_a_dead_one_has_a_guard() {
     let guest = twice_optimized();
     let newest = changed_text(guest.pid());
-    let start = |words: &[&str]| {
-        Started(measure(&guest, words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    };
-    let mut dead = start(&["--between", "1", "2", "--rounds", "50", "--window", "1"]);
-    wait_until("the older generation", || {
-        changed_text(guest.pid()) != newest && !changed_text(guest.pid()).is_empty()
-    });
-    guard_pids(&guest).into_iter().for_each(kill_at_once);
-    kill_at_once(pid_of(&dead.0));
-    let _ = dead.0.wait();
+    dies_comparing(&guest);
 
     // Its first change is to the newest generation, and its second one leaves that.
-    let mut next = start(&["--classic=5"]);
+    let mut next = start(&guest, &["--classic=5"]);
     wait_until("originals", || changed_text(guest.pid()).is_empty());
     assert_eq!(guards(&guest), 1);
-    kill_at_once(pid_of(&next.0));
+    signal("-KILL", &pid_of(&next.0).to_string());
     let _ = next.0.wait();
     wait_until("the newest generation", || changed_text(guest.pid()) == newest);
     wait_until("the end of the guard that restored it", || guards(&guest) == 0);
@@ -436,7 +435,7 @@ fn status_shows_what_a_comparison_restores() {
     assert!(comparison.0.try_wait().unwrap().is_none(), "it goes on");
     said.dedup();
     assert_eq!(said, ["optimized"]);
-    run(kill(by)).exits(0);
+    signal("-INT", &by.to_string());
     comparison.0.wait().unwrap();
     nothing_is_left(&guest);
     assert_eq!(state(&guest), "optimized");
@@ -448,12 +447,6 @@ fn status_shows_what_a_comparison_restores() {
     for _ in 0..20 {
         assert_eq!(status()["state"], "undone");
     }
-    run(kill(by)).exits(0);
+    signal("-INT", &by.to_string());
     comparison.0.wait().unwrap();
-}
-
-fn kill(pid: i32) -> Command {
-    let mut command = Command::new("kill");
-    command.args(["-INT", &pid.to_string()]);
-    command
 }
