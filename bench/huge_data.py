@@ -6,16 +6,15 @@ huge pages, those of the other in small ones. Their tables fit into the shared b
 is what huge pages gain.
 
 How the shared buffers come into huge pages: by `setting`, from the kernel's reserve when the server starts
-(`huge_pages`), or `live`, moved by the kernel in the running server (`MADV_COLLAPSE`, Linux 6.1). Either takes root and
-a change of the host, which is taken back at the end: of `vm.nr_hugepages`, or of the kernel's `shmem_enabled` for the
-server's start, without which its mapping does not begin at a multiple of 2 MiB.
+(`huge_pages`), or `live`, in the running server by `whet huge-pages`. Either takes root and a change of the host, which
+is taken back at the end: of `vm.nr_hugepages`, or of the kernel's `shmem_enabled` for the server's start, without which
+its mapping does not begin at a multiple of 2 MiB.
 
     bench/huge_data.py [--how setting|live] [--gigabytes N] [--couples N] [--pairs N] [--seed N] [--whet PATH] [--json FILE]
 """
 
 import argparse
 import bisect
-import ctypes
 import json
 import os
 import random
@@ -38,32 +37,10 @@ from whet_cli import Whet, WhetError  # noqa: E402
 from whet_daemon import children  # noqa: E402
 
 WINDOW, SETTLE, WARM_UP, CLIENTS = 0.3, 0.03, 5.0, 4
-HUGE = 2 << 20
 # Lines of smaps about huge pages of shared memory: moved by the kernel, and from its reserve.
 KINDS = ("ShmemPmdMapped:", "Shared_Hugetlb:", "Private_Hugetlb:")
 RESERVE = Path("/proc/sys/vm/nr_hugepages")
 SHARED = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-# The call's number is the same on all machines; the advice is that of linux/mman.h.
-PROCESS_MADVISE, MADV_COLLAPSE = 440, 25
-LIBC = ctypes.CDLL(None)
-
-
-class Iovec(ctypes.Structure):
-    """`struct iovec`."""
-
-    _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
-
-
-def collapse(pid: int) -> None:
-    """Moves the largest shared mapping of a process into huge pages, as far as the kernel does it."""
-    mappings = [line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
-    shared = [[int(end, 16) for end in m[0].split("-")] for m in mappings if m[1] == "rw-s"]
-    start, end = max(shared, key=lambda ends: ends[1] - ends[0])
-    pidfd = os.pidfd_open(pid)
-    for at in range(-(-start // HUGE) * HUGE, end - HUGE + 1, HUGE):
-        # Refused where there are no pages yet.
-        LIBC.syscall(PROCESS_MADVISE, pidfd, ctypes.byref(Iovec(at, HUGE)), ctypes.c_size_t(1), MADV_COLLAPSE, 0)
-    os.close(pidfd)
 
 
 def in_huge_pages(pid: int) -> int:
@@ -168,7 +145,7 @@ def couple(args: argparse.Namespace, pairs: range, group: int, rng: random.Rando
             side = sides[name] = Side(stack, args.gigabytes, "on" if by_setting else "off")
             args.whet.run("optimize", "--family", side.server.pid, "--seconds", 3)
             if name == "with" and args.how == "live":
-                collapse(side.backends[0])
+                args.whet.run("huge-pages", side.server.pid)
             # Each backend meets the pages that it reads.
             time.sleep(WARM_UP)
             side.halt()

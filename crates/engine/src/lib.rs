@@ -16,6 +16,7 @@ mod rebuild;
 mod records;
 mod replay;
 mod session;
+mod shared_memory;
 mod show;
 
 pub use ::fetch_model::Events as FetchEvents;
@@ -68,6 +69,7 @@ pub use replay::{
 pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;
+pub use shared_memory::huge_pages::{HugePagesReport, Moving, NotMoved, SharedMapping, huge_pages};
 pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, CodeRange, EdgeAnatomy, Pairing, Row, Standing, Warmth};
 pub use show::debug_names::name_functions;
 pub use show::debuginfod::Debuginfod;

@@ -13,6 +13,7 @@ mod family;
 mod file;
 mod gdb;
 mod generate;
+mod huge_pages;
 mod human;
 mod interrupt;
 mod measure;
@@ -41,9 +42,11 @@ fn main() -> Status {
 }
 
 fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
-    if matches!(cli.command, Command::Optimize { .. } | Command::Redo { .. })
-        && let Some(off) = daemon::switched_off(out)
-    {
+    let changes_a_target = matches!(
+        cli.command,
+        Command::Optimize { .. } | Command::Redo { .. } | Command::HugePages { dry_run: false, .. }
+    );
+    if changes_a_target && let Some(off) = daemon::switched_off(out) {
         return Ok(out.finish(Err(off)));
     }
     match &cli.command {
@@ -97,6 +100,7 @@ fn dispatch(cli: &Cli, out: &Output) -> Result<ExitCode, Error> {
         }
         Command::Capture(args) => capture::capture(args, out),
         Command::Replay(args) => capture::replay(args, out),
+        Command::HugePages { pid, dry_run } => huge_pages::run(*pid, *dry_run, out),
         Command::Profile { what } => profile::run(what, out),
         Command::Config { what: ConfigCommand::Check { file } } => {
             Ok(out.finish(config::check(file.as_deref(), out)))

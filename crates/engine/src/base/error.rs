@@ -58,6 +58,14 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// The target shares no memory that would be worth huge pages.
+    #[error("process {pid} has mapped no shared memory of {least} bytes or more")]
+    NoSharedMemory {
+        /// The target.
+        pid: Pid,
+        /// The least size.
+        least: u64,
+    },
     /// No code ran, or nothing hot could be cloned.
     #[error("nothing to optimize in process {pid}: {why}")]
     NothingHot {
@@ -76,8 +84,8 @@ pub enum Error {
         /// The cap in bytes.
         cap: u64,
     },
-    /// The target's control groups have no room for clones.
-    #[error("process {pid} has {free} bytes left of the memory limit of {}; its clones need {need}", group.display())]
+    /// The target's control groups have no room for clones, or for huge pages.
+    #[error("process {pid} has {free} bytes left of the memory limit of {}, and {need} may be needed", group.display())]
     MemoryLimit {
         /// The target.
         pid: Pid,
@@ -85,7 +93,7 @@ pub enum Error {
         group: PathBuf,
         /// Bytes that the group may still use.
         free: u64,
-        /// Bytes that the clones need.
+        /// Bytes that may be needed.
         need: u64,
     },
     /// The target holds no clones.
@@ -299,6 +307,7 @@ impl Error {
             ) => X::Refused,
             Error::Splice(_) | Error::Build(_) | Error::Page(_) | Error::LockFile { .. } => X::Bug,
             Error::NothingHot { .. }
+            | Error::NoSharedMemory { .. }
             | Error::NotInstalled { .. }
             | Error::NotInCore { .. }
             | Error::NoProfile { .. }
@@ -350,6 +359,7 @@ impl Error {
             Error::LockFile { .. } => "lock_file",
             Error::Unsupported { code, .. } => code,
             Error::NothingHot { .. } => "nothing_hot",
+            Error::NoSharedMemory { .. } => "no_shared_memory",
             Error::MemoryCap { .. } => "memory_cap",
             Error::MemoryLimit { .. } => "memory_limit",
             Error::NotInstalled { .. } => "not_installed",
@@ -404,6 +414,9 @@ impl Error {
                     .to_owned()
             }
             Error::NothingHot { .. } => "put the target under its usual load and try again".to_owned(),
+            Error::NoSharedMemory { .. } => {
+                "only memory that processes share is moved, such as PostgreSQL's shared buffers".to_owned()
+            }
             Error::NotInstalled { .. } => "run `whet optimize PID` first".to_owned(),
             Error::UndoIncomplete { pid, .. } => {
                 format!("run `whet undo {pid}` again, then `whet verify {pid}`")

@@ -11,6 +11,7 @@ mod felt;
 mod fleet;
 mod gs;
 mod hooks;
+mod huge_pages;
 mod measure;
 mod odd;
 mod plugins;

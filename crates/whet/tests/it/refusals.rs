@@ -5,6 +5,7 @@ use crate::support::{
     Answer, Guest, OpenFolder, build, build_with, changed_text, have, pid_of, run, scratch, skip, stray_code,
     stress, tracers, wait_until, whet, whet_command,
 };
+use engine::is_root;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -83,14 +84,6 @@ fn shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script]);
     command
-}
-
-fn is_root() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    status
-        .lines()
-        .find_map(|l| l.strip_prefix("Uid:"))
-        .is_some_and(|l| l.split_whitespace().nth(1) == Some("0"))
 }
 
 #[test]

@@ -1,0 +1,213 @@
+//! Shared memory in huge pages, while a process writes to it.
+
+use crate::support::{Answer, Guest, build, have, run, scratch, skip, tracers, whet, whet_command};
+use engine::is_root;
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const HUGE: u64 = 2 * MIB;
+/// The guest's word with its worker's pid.
+const WORKER: u64 = 1;
+
+fn start(mib: u64, how: &str) -> Guest {
+    Guest::working(&build("shared.c"), &[&mib.to_string(), how], 1)
+}
+
+/// Returns how much shared memory a process has mapped by huge pages, by `smaps`. Bytes.
+fn mapped_huge(pid: u64) -> u64 {
+    let smaps = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let kb = smaps.lines().filter_map(|l| l.strip_prefix("ShmemPmdMapped:")?.trim().strip_suffix(" kB"));
+    kb.map(|kb| kb.parse::<u64>().unwrap() * 1024).sum()
+}
+
+fn command(guest: &Guest, more: &[&str]) -> Answer {
+    whet(&[&["huge-pages", &guest.arg(), "--format", "json"], more].concat())
+}
+
+/// Returns whether the host is the reason why nothing was moved, and says so.
+fn is_hosts_reason(reason: &Value) -> bool {
+    let hosts = ["not_permitted", "no_collapse", "no_huge_page", "memory_short", "memory_limit"];
+    let is_one = hosts.iter().any(|code| reason["code"] == *code);
+    if is_one {
+        skip(&reason.to_string());
+    }
+    is_one
+}
+
+/// Runs the command. Returns what it says about the guest's mapping; `None` if the host is the reason that it was not
+/// moved.
+#[track_caller]
+fn moved(guest: &Guest, more: &[&str]) -> Option<Value> {
+    let answer = command(guest, more);
+    if answer.code != Some(0) {
+        assert!(is_hosts_reason(&answer.json()["error"]), "{answer:?}");
+        return None;
+    }
+    let answer = answer.json();
+    assert_eq!(answer["pid"], guest.pid(), "{answer}");
+    assert_eq!(answer["mappings"].as_array().unwrap().len(), 1, "{answer}");
+    let mapping = answer["mappings"][0].clone();
+    if is_hosts_reason(&mapping["left"]) {
+        return None;
+    }
+    assert_eq!(mapping["left"], Value::Null, "{answer}");
+    Some(mapping)
+}
+
+/// Checks that nothing is moved, for this reason or one of the host's.
+#[track_caller]
+fn is_left(guest: &Guest, code: &str) {
+    let answer = command(guest, &[]);
+    let error = &answer.json()["error"];
+    assert!(error["code"] == code && answer.code == Some(5) || is_hosts_reason(error), "{answer:?}");
+    assert_eq!(mapped_huge(guest.counter(WORKER)), 0);
+}
+
+#[track_caller]
+fn number(mapping: &Value, name: &str) -> u64 {
+    mapping[name].as_u64().unwrap_or_else(|| panic!("{name} in {mapping}"))
+}
+
+#[track_caller]
+fn ends_well(guest: Guest) {
+    guest.progresses(1);
+    assert_eq!(tracers(guest.pid()), [] as [i32; 0]);
+    assert_eq!(guest.finish(), (Some(0), None, "done\n".to_owned()));
+}
+
+#[test]
+fn moved_under_writes() {
+    let guest = start(128, "aligned");
+    let worker = guest.counter(WORKER);
+    let Some(planned) = moved(&guest, &["--dry-run"]) else { return ends_well(guest) };
+    let figures = ["size", "in_use", "dense", "huge", "added"].map(|name| number(&planned, name));
+    assert_eq!(figures, [128 * MIB, 128 * MIB, 128 * MIB, 0, 0]);
+    assert_eq!(mapped_huge(worker), 0);
+
+    let Some(done) = moved(&guest, &[]) else { return ends_well(guest) };
+    assert_eq!((number(&done, "huge"), number(&done, "added")), (128 * MIB, 0));
+    // The worker is busy, so the kernel was asked through the parent.
+    assert_eq!(done["through"], guest.pid(), "{done}");
+    guest.progresses(1);
+    assert_eq!(mapped_huge(worker), 128 * MIB);
+    // Any process of the family names the memory, and what is in huge pages stays there.
+    let again = whet(&["huge-pages", &worker.to_string(), "--format", "json"]).exits(0).json();
+    assert_eq!(number(&again["mappings"][0], "huge"), 128 * MIB, "{again}");
+    ends_well(guest);
+}
+
+/// A sixteenth of some 2 MiB has no pages yet: it is filled. Half of others has none: they are left in small pages.
+#[test]
+fn holes_are_filled_only_where_they_are_few() {
+    let guest = start(64, "holes");
+    let (units, sixteenth) = (64 * MIB / HUGE, HUGE / 16);
+    let Some(planned) = moved(&guest, &["--dry-run"]) else { return ends_well(guest) };
+    let in_use = units / 2 * HUGE + units / 4 * (HUGE - sixteenth) + units / 4 * (HUGE / 2);
+    assert_eq!((number(&planned, "in_use"), number(&planned, "dense")), (in_use, units * HUGE / 4 * 3));
+    let Some(done) = moved(&guest, &[]) else { return ends_well(guest) };
+    assert_eq!(
+        (number(&done, "huge"), number(&done, "added")),
+        (units * HUGE / 4 * 3, units / 4 * sixteenth)
+    );
+    let Some(now) = moved(&guest, &["--dry-run"]) else { return ends_well(guest) };
+    assert_eq!(number(&now, "in_use"), in_use + units / 4 * sixteenth);
+    ends_well(guest);
+}
+
+#[test]
+fn memory_that_is_not_moved() {
+    // The parent of the last is busy, as its worker is: a process that waits to map memory would be felt.
+    for (how, code) in [("unaligned", "unaligned"), ("empty", "sparse"), ("busy", "no_quiet_process")] {
+        let guest = start(64, how);
+        is_left(&guest, code);
+        ends_well(guest);
+    }
+    // A large mapping, but of one process.
+    let guest = start(1, "aligned");
+    command(&guest, &[]).exits(7);
+    ends_well(guest);
+}
+
+/// whet may die at any moment.
+#[test]
+fn whet_is_killed_meanwhile() {
+    let guest = start(192, "aligned");
+    for after in [310, 330, 360, 400, 450, 500, 600] {
+        let mut whet = whet_command(&["huge-pages", &guest.arg()]);
+        let mut whet = whet.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        whet.kill().unwrap();
+        whet.wait().unwrap();
+        guest.progresses(1);
+    }
+    if let Some(done) = moved(&guest, &[]) {
+        assert_eq!(number(&done, "huge"), 192 * MIB);
+    }
+    ends_well(guest);
+}
+
+#[test]
+fn an_interrupt_keeps_what_was_moved() {
+    let guest = start(192, "aligned");
+    let interrupted = |after: u64| {
+        let mut whet = whet_command(&["huge-pages", &guest.arg(), "--format", "json"]);
+        let whet = whet.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(after));
+        kill(whet.id(), "-INT");
+        let output = whet.wait_with_output().unwrap();
+        (output.status.code() == Some(11)).then(|| serde_json::from_slice::<Value>(&output.stdout).unwrap())
+    };
+    // On a slow machine the signal may come before whet listens to it; at last it comes after the work.
+    match (1..40).find_map(|tenth| interrupted(tenth * 100)) {
+        Some(answer) => assert_eq!(answer["interrupted"], true, "{answer}"),
+        None => assert!(moved(&guest, &[]).is_none(), "no interrupt was heeded"),
+    }
+    ends_well(guest);
+}
+
+fn kill(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn without_the_right_to_move_memory() {
+    if !is_root() || !have("setpriv") {
+        return skip("takes root and setpriv");
+    }
+    let guest = start(64, "aligned");
+    let without = |right: &str| {
+        let mut whet = Command::new("setpriv");
+        whet.args(["--bounding-set", right, "--inh-caps", right]).arg(env!("CARGO_BIN_EXE_whet"));
+        whet.args(["huge-pages", &guest.arg(), "--format", "json"]);
+        run(whet).exits(4).json()["error"].clone()
+    };
+    let nice = without("-sys_nice");
+    assert!(nice["message"].as_str().unwrap().contains("CAP_SYS_NICE"), "{nice}");
+    assert_eq!(without("-sys_admin,-checkpoint_restore")["code"], "not_permitted");
+    assert_eq!(mapped_huge(guest.counter(WORKER)), 0);
+    ends_well(guest);
+}
+
+#[test]
+fn the_kill_switch_holds() {
+    let (off, config) = (scratch("off"), scratch("toml"));
+    fs::write(&off, "").unwrap();
+    fs::write(&config, format!("[paths]\nkill_switch = {off:?}\n")).unwrap();
+    let guest = start(64, "aligned");
+    let mut whet = whet_command(&["huge-pages", &guest.arg(), "--format", "json"]);
+    whet.env("WHET_CONFIG", &config);
+    assert_eq!(run(whet).exits(5).json()["error"]["code"], "kill_switch");
+    assert_eq!(mapped_huge(guest.counter(WORKER)), 0);
+    fs::remove_file(off).unwrap();
+    fs::remove_file(config).unwrap();
+    ends_well(guest);
+}
+
+#[test]
+fn no_such_process() {
+    whet(&["huge-pages", "2147483647"]).exits(3);
+    whet(&["huge-pages"]).exits(2);
+}
