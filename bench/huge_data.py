@@ -10,7 +10,7 @@ How the shared buffers come into huge pages: by `setting`, from the kernel's res
 is taken back at the end: of `vm.nr_hugepages`, or of the kernel's `shmem_enabled` for the server's start, without which
 its mapping does not begin at a multiple of 2 MiB.
 
-    bench/huge_data.py [--how setting|live] [--gigabytes N] [--couples N] [--pairs N] [--seed N] [--whet PATH] [--json FILE]
+    bench/huge_data.py [--how setting|live] [--gigabytes N] [--clients N] [--couples N] [--pairs N] [--seed N] [--whet PATH] [--json FILE]
 """
 
 import argparse
@@ -36,7 +36,7 @@ from server import exit_on_signals  # noqa: E402
 from whet_cli import Whet, WhetError  # noqa: E402
 from whet_daemon import children  # noqa: E402
 
-WINDOW, SETTLE, WARM_UP, CLIENTS = 0.3, 0.03, 5.0, 4
+WINDOW, SETTLE, WARM_UP = 0.3, 0.03, 5.0
 # Lines of smaps about huge pages of shared memory: moved by the kernel, and from its reserve.
 KINDS = ("ShmemPmdMapped:", "Shared_Hugetlb:", "Private_Hugetlb:")
 RESERVE = Path("/proc/sys/vm/nr_hugepages")
@@ -75,14 +75,14 @@ class Reading:
 class Side:
     """A server under its load. The load runs only while a window is measured."""
 
-    def __init__(self, stack: ExitStack, gigabytes: int, huge_pages: str):
+    def __init__(self, stack: ExitStack, gigabytes: int, clients: int, huge_pages: str):
         settings = f"shared_buffers = {gigabytes}GB\nhuge_pages = {huge_pages}\nmax_wal_size = 20GB\n"
         # 62 of pgbench's units take one gigabyte.
         self.server = stack.enter_context(Server(scale=62 * gigabytes, settings=settings))
         self.server.ask("create extension pg_prewarm")
         self.server.ask("select sum(pg_prewarm(oid)) from pg_class where relname like 'pgbench_accounts%'")
         log = ["-l", f"--log-prefix={self.server.folder}/transactions"]
-        self.load = self.server.load("-S", "-M", "prepared", "-c", str(CLIENTS), "-j", "1", "-T", "36000", *log)
+        self.load = self.server.load("-S", "-M", "prepared", "-c", str(clients), "-j", "1", "-T", "36000", *log)
         # Registered now, so that it comes before the wait for the load: a stopped load never ends by itself.
         stack.callback(self.go)
         time.sleep(WARM_UP)
@@ -142,7 +142,7 @@ def couple(args: argparse.Namespace, pairs: range, group: int, rng: random.Rando
         sides = {}
         for name in order:
             by_setting = name == "with" and args.how == "setting"
-            side = sides[name] = Side(stack, args.gigabytes, "on" if by_setting else "off")
+            side = sides[name] = Side(stack, args.gigabytes, args.clients, "on" if by_setting else "off")
             args.whet.run("optimize", "--family", side.server.pid, "--seconds", 3)
             if name == "with" and args.how == "live":
                 args.whet.run("huge-pages", side.server.pid)
@@ -165,6 +165,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--how", choices=["setting", "live"], default="live")
     p.add_argument("--gigabytes", type=int, default=4, help="of shared buffers, and a little less of tables")
+    p.add_argument("--clients", type=int, default=4, help="of each server")
     p.add_argument("--couples", type=int, default=4)
     p.add_argument("--pairs", type=int, default=50, help="of windows, on each couple")
     p.add_argument("--seed", type=int, default=1)

@@ -12,8 +12,8 @@
 //! the child.
 //!
 //! System calls are those of `rustix`. Own `unsafe` calls remain for ptrace, and where `rustix` has no call:
-//! `tgkill`, `kcmp`, `process_vm_readv`, `process_madvise`, `PAGEMAP_SCAN`, scheduling policies, the CPU clock of
-//! a process.
+//! `tgkill`, `kcmp`, `process_vm_readv`, `process_madvise`, `cachestat`, `PAGEMAP_SCAN`, scheduling policies, the
+//! CPU clock of a process.
 //!
 //! While a target is seized, no other code in this process may `wait` for it. This includes
 //! `std::process::Child::try_wait` of a child of this process: the kernel reports trace stops to any thread
@@ -74,7 +74,7 @@ pub use ptrace::kill_self;
 pub use regs::Regs;
 pub use remote::{Remote, prepare_syscalls, timed_with_one_stopped, with_one_stopped};
 pub use sealed::{Content, SealedFile};
-pub use shared_memory::{MemoryFile, SharedMemory};
+pub use shared_memory::{InUse, MemoryFile, SharedMemory};
 pub use slots::{FinishingCode, MOST_AREAS};
 pub use status::Status;
 pub use stop::{Seized, StopReport, Stopped};

@@ -209,7 +209,7 @@ pub enum Command {
     },
     /// Move shared memory into huge pages, such as PostgreSQL's shared buffers.
     #[command(
-        after_help = "All processes that share the memory are served, and none is stopped. Mappings of 64 MiB and more are moved,\nand of these the 2 MiB of which at least seven eighths are in use. It takes root and Linux 6.1, and the program must\nhave been started when /sys/kernel/mm/transparent_hugepage/shmem_enabled was advise.\nThe pages stay huge until the memory is freed: no command takes that back.\n\nExamples:\n  whet huge-pages --dry-run $(head -1 postmaster.pid)\n  whet huge-pages $(head -1 postmaster.pid)"
+        after_help = "All processes that share the memory are served, and none is stopped. Mappings of 64 MiB and more are moved,\nand of these the 2 MiB of which at least seven eighths are in use. It takes root and Linux 6.6, and the program must\nhave been started when /sys/kernel/mm/transparent_hugepage/shmem_enabled was advise.\nThe pages stay huge until the memory is freed: no command takes that back. Ctrl-C keeps what was moved.\n\nExamples:\n  whet huge-pages --dry-run $(head -1 postmaster.pid)\n  whet huge-pages $(head -1 postmaster.pid)"
     )]
     HugePages {
         /// The process, or any process that shares its memory.

@@ -23,7 +23,7 @@ fn human(r: &HugePagesReport) -> String {
     }
     if r.interrupted {
         s += "\ninterrupted: what was moved stays in huge pages";
-    } else if !r.dry_run && r.mappings.iter().any(|m| m.through.is_some()) {
+    } else if !r.dry_run && r.mappings.iter().any(|m| !m.through.is_empty()) {
         let _ = write!(s, "\n{:.1} s; they stay huge pages until the memory is freed", r.seconds);
     }
     s

@@ -66,6 +66,18 @@ pub enum Error {
         /// The least size.
         least: u64,
     },
+    /// None of the shared memory was moved.
+    #[error("no memory of process {pid} was moved: {why}")]
+    NotMoved {
+        /// The target.
+        pid: Pid,
+        /// A stable name of the reason.
+        code: &'static str,
+        /// The reason.
+        why: String,
+        /// Whether the same command may move it later.
+        passes: bool,
+    },
     /// No code ran, or nothing hot could be cloned.
     #[error("nothing to optimize in process {pid}: {why}")]
     NothingHot {
@@ -89,7 +101,7 @@ pub enum Error {
     MemoryLimit {
         /// The target.
         pid: Pid,
-        /// The control group's folder with the least room.
+        /// The control group's folder.
         group: PathBuf,
         /// Bytes that the group may still use.
         free: u64,
@@ -286,6 +298,7 @@ impl Error {
                 tracee_code(e).1
             }
             Error::Stop(_)
+            | Error::NotMoved { passes: true, .. }
             | Error::Locked { .. }
             | Error::Changed { .. }
             | Error::Splice(
@@ -293,6 +306,7 @@ impl Error {
             ) => X::Busy,
             Error::Image(_)
             | Error::Unsupported { .. }
+            | Error::NotMoved { passes: false, .. }
             | Error::MemoryCap { .. }
             | Error::MemoryLimit { .. } => X::Refused,
             Error::Perf(perf::Error::Gone { .. }) => X::Gone,
@@ -357,7 +371,7 @@ impl Error {
             Error::Locked { .. } => "locked",
             Error::Changed { .. } => "changed",
             Error::LockFile { .. } => "lock_file",
-            Error::Unsupported { code, .. } => code,
+            Error::Unsupported { code, .. } | Error::NotMoved { code, .. } => code,
             Error::NothingHot { .. } => "nothing_hot",
             Error::NoSharedMemory { .. } => "no_shared_memory",
             Error::MemoryCap { .. } => "memory_cap",
@@ -417,6 +431,7 @@ impl Error {
             Error::NoSharedMemory { .. } => {
                 "only memory that processes share is moved, such as PostgreSQL's shared buffers".to_owned()
             }
+            Error::NotMoved { .. } => "see RUNBOOK.md, \"Shared memory in huge pages\"".to_owned(),
             Error::NotInstalled { .. } => "run `whet optimize PID` first".to_owned(),
             Error::UndoIncomplete { pid, .. } => {
                 format!("run `whet undo {pid}` again, then `whet verify {pid}`")

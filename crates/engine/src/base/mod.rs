@@ -4,6 +4,7 @@ pub(crate) mod date;
 pub(crate) mod error;
 pub(crate) mod failure;
 pub(crate) mod interrupt;
+pub(crate) mod kernel;
 pub(crate) mod names;
 pub(crate) mod options;
 pub(crate) mod parallel;

@@ -53,13 +53,26 @@ impl Version {
 /// # Errors
 /// [`Error::MemoryLimit`]
 pub(crate) fn check(pid: Pid, need: u64) -> Result<(), Error> {
+    check_each(pid, |_, _| need)
+}
+
+/// As [`check`], if so many bytes of shared memory are charged anew. Others may have been charged for them so far: the
+/// first to touch a page is.
+///
+/// # Errors
+/// [`Error::MemoryLimit`]
+pub(crate) fn check_shared(pid: Pid, need: u64, moved: u64) -> Result<(), Error> {
+    check_each(pid, |group, version| need.saturating_add(moved.saturating_sub(shared(group, version))))
+}
+
+fn check_each(pid: Pid, need: impl Fn(&Path, Version) -> u64) -> Result<(), Error> {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let groups = groups(&read(format!("/proc/{pid}/cgroup")), &read("/proc/self/mountinfo".to_owned()));
-    let least = groups.iter().filter_map(|(folder, version)| Some((free(folder, *version)?, folder))).min();
-    let Some((free, group)) = least else { return Ok(()) };
-    let need = need.saturating_add(SPARE);
-    if free < need {
-        return Err(Error::MemoryLimit { pid, group: group.clone(), free, need });
+    for (group, version) in groups {
+        let (free, need) = (free(&group, version), need(&group, version).saturating_add(SPARE));
+        if let Some(free) = free.filter(|free| *free < need) {
+            return Err(Error::MemoryLimit { pid, group, free, need });
+        }
     }
     Ok(())
 }
@@ -121,16 +134,27 @@ fn free(folder: &Path, version: Version) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
     let stat = read("memory.stat").unwrap_or_default();
-    let [idle, used] = version.cached().map(|word| {
-        let value = stat.lines().find_map(|l| l.strip_prefix(word)?.trim().parse::<u64>().ok());
-        value.unwrap_or(0)
-    });
+    let [idle, used] = version.cached().map(|word| value(&stat, word));
     let left = version.limits().into_iter().filter_map(|(limit, usage)| {
         let limit = number(limit).filter(|&l| l < NONE)?;
         let taken = number(usage)?.saturating_sub(idle.saturating_add(used / 2));
         Some(limit.saturating_sub(taken))
     });
     left.min()
+}
+
+/// Returns the bytes of shared memory that are charged to a group.
+fn shared(folder: &Path, version: Version) -> u64 {
+    let word = match version {
+        Version::One => "total_shmem ",
+        Version::Two => "shmem ",
+    };
+    value(&fs::read_to_string(folder.join("memory.stat")).unwrap_or_default(), word)
+}
+
+/// Returns a value of `memory.stat`; 0 if it is not there.
+fn value(stat: &str, word: &str) -> u64 {
+    stat.lines().find_map(|l| l.strip_prefix(word)?.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -170,6 +194,11 @@ mod tests {
 
     /// Returns the free bytes of a group whose folder has these files.
     fn free_in(version: Version, files: &[(&str, &str)]) -> Option<u64> {
+        in_group(files, |folder| free(folder, version))
+    }
+
+    /// Runs `f` on a group whose folder has these files.
+    fn in_group<R>(files: &[(&str, &str)], f: impl FnOnce(&Path) -> R) -> R {
         let folder = std::env::temp_dir().join(format!(
             "whet-memory-limit-{}-{:?}",
             std::process::id(),
@@ -179,9 +208,17 @@ mod tests {
         for (name, text) in files {
             fs::write(folder.join(name), text).unwrap();
         }
-        let free = free(&folder, version);
+        let result = f(&folder);
         fs::remove_dir_all(&folder).unwrap();
-        free
+        result
+    }
+
+    #[test]
+    fn shared_memory_of_groups() {
+        let stat = [("memory.stat", "anon 700\nshmem 300\nshmem_thp 5\ntotal_shmem 400\n")];
+        assert_eq!(in_group(&stat, |folder| shared(folder, Version::Two)), 300);
+        assert_eq!(in_group(&stat, |folder| shared(folder, Version::One)), 400);
+        assert_eq!(in_group(&[], |folder| shared(folder, Version::Two)), 0);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Which shared memory is worth huge pages.
 
-use addr::{Addr, Avma, AvmaRange};
+use addr::{Addr, Avma};
 use image::Mapping;
 use splice::HUGE;
-use std::ops::Range;
+use tracee::InUse;
 
 /// Smaller mappings are left alone: a TLB of small pages covers a good part of them. Bytes.
 pub(super) const LEAST: u64 = 64 << 20;
@@ -17,12 +17,17 @@ pub(super) struct Unit {
     pub(super) at: Avma,
     /// Bytes without pages.
     pub(super) holes: u64,
+    /// Bytes in swap space.
+    pub(super) swapped: u64,
 }
 
-impl Unit {
-    pub(super) fn range(&self) -> AvmaRange {
-        AvmaRange::with_len(self.at, HUGE)
-    }
+/// What a mapping has.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    /// Bytes with pages.
+    pub(super) in_use: u64,
+    /// The parts that nearly all have pages.
+    pub(super) dense: Vec<Unit>,
 }
 
 /// Returns the mappings that may be large shared memory.
@@ -35,40 +40,41 @@ pub(super) fn is_aligned(mapping: &Mapping) -> bool {
     mapping.range.start.0 % HUGE == mapping.offset % HUGE
 }
 
-/// Returns the parts of an aligned mapping that nearly all have pages. `pages` are offsets in its file.
-pub(super) fn dense(mapping: &Mapping, pages: &[Range<u64>]) -> Vec<Unit> {
-    let first = mapping.offset.next_multiple_of(HUGE);
-    let end = mapping.offset + mapping.range.len();
-    let count = usize::try_from(end.saturating_sub(first) / HUGE).unwrap_or(0);
-    let mut in_use = vec![0; count];
-    for pages in pages {
-        let mut from = pages.start.max(first);
-        while from < pages.end {
-            let unit = (from - first) / HUGE;
-            let to = pages.end.min(first + (unit + 1) * HUGE);
-            let Some(bytes) = usize::try_from(unit).ok().and_then(|unit| in_use.get_mut(unit)) else { break };
-            *bytes += to - from;
-            from = to;
+/// Looks through a mapping. `in_use` tells how much of a part of its file has pages, by offset and length.
+///
+/// # Errors
+/// Errors of `in_use`.
+pub(super) fn look<E>(
+    mapping: &Mapping,
+    mut in_use: impl FnMut(u64, u64) -> Result<InUse, E>,
+) -> Result<Found, E> {
+    let mut found = Found { in_use: 0, dense: Vec::new() };
+    let (mut from, end) = (mapping.offset, mapping.offset.saturating_add(mapping.range.len()));
+    while from < end {
+        // Parts at the ends of the mapping may be smaller.
+        let len = (HUGE - from % HUGE).min(end - from);
+        let InUse { resident, swapped } = in_use(from, len)?;
+        let bytes = resident.saturating_add(swapped).min(len);
+        found.in_use += bytes;
+        if len == HUGE && bytes >= DENSE {
+            let at = mapping.range.start.add(from - mapping.offset);
+            found.dense.push(Unit { at, holes: HUGE - bytes, swapped: swapped.min(HUGE) });
         }
+        from += len;
     }
-    let start = mapping.range.start.add(first - mapping.offset);
-    (0..)
-        .zip(in_use)
-        .filter(|(_, bytes)| *bytes >= DENSE)
-        .map(|(i, bytes)| Unit { at: start.add(i * HUGE), holes: HUGE - bytes })
-        .collect()
+    Ok(found)
 }
 
-/// Joins neighbours, up to so many, as one range each.
-pub(super) fn runs(units: &[Unit], most: usize) -> Vec<AvmaRange> {
-    let neighbours = units.chunk_by(|a, b| b.at.since(a.at) == Some(HUGE));
-    let parts = neighbours.flat_map(|run| run.chunks(most));
-    parts.filter_map(|part| Some(AvmaRange::with_len(part.first()?.at, part.len() as u64 * HUGE))).collect()
+/// Splits off the first units that are neighbours, so many at most.
+pub(super) fn neighbours(units: &[Unit], most: usize) -> (&[Unit], &[Unit]) {
+    let run = units.chunk_by(|a, b| b.at.since(a.at) == Some(HUGE)).next().map_or(0, <[Unit]>::len);
+    units.split_at(run.min(most))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
 
     const AT: u64 = 0x7f00_0000_0000;
 
@@ -98,6 +104,15 @@ mod tests {
         assert!(is_aligned(&mapping(AT + 4096, HUGE, 4096)));
     }
 
+    /// Looks through a mapping of a file that has these pages, as offsets.
+    fn look_at(mapping: &Mapping, pages: &[Range<u64>]) -> Found {
+        let overlap = |r: &Range<u64>, from: u64, to: u64| r.end.min(to).saturating_sub(r.start.max(from));
+        let resident = |from, len| pages.iter().map(|r| overlap(r, from, from + len)).sum();
+        let found =
+            look(mapping, |from, len| Ok::<_, ()>(InUse { resident: resident(from, len), swapped: 0 }));
+        found.unwrap()
+    }
+
     #[test]
     fn holes_keep_memory_where_it_is() {
         let m = mapping(AT, 4 * HUGE + 4096, 0);
@@ -108,22 +123,33 @@ mod tests {
             HUGE + 4096 + sparse / 2..2 * HUGE - sparse / 2,
             2 * HUGE + sparse + 4096..4 * HUGE + 4096,
         ];
-        let unit = |i, holes| Unit { at: Avma(AT + i * HUGE), holes };
-        assert_eq!(dense(&m, &pages), [unit(0, 0), unit(1, sparse), unit(3, 0)]);
-        assert_eq!(dense(&m, &[]), []);
-        assert_eq!(dense(&mapping(AT, 4096, 0), &pages), []);
+        let unit = |i, holes| Unit { at: Avma(AT + i * HUGE), holes, swapped: 0 };
+        let in_use = 4 * HUGE + 4096 - 2 * sparse - 4096;
+        assert_eq!(
+            look_at(&m, &pages),
+            Found { in_use, dense: vec![unit(0, 0), unit(1, sparse), unit(3, 0)] }
+        );
+        assert_eq!(look_at(&m, &[]), Found { in_use: 0, dense: Vec::new() });
+        assert_eq!(look_at(&mapping(AT, 4096, 0), &pages), Found { in_use: 4096, dense: Vec::new() });
     }
 
     #[test]
-    fn neighbours_are_moved_by_one_call() {
-        let unit = |i: u64| Unit { at: Avma(AT + i * HUGE), holes: 0 };
+    fn swapped_pages_are_in_use() {
+        let m = mapping(AT, HUGE, 0);
+        let half = InUse { resident: HUGE / 2, swapped: HUGE / 2 };
+        let found = look(&m, |_, _| Ok::<_, ()>(half)).unwrap();
+        assert_eq!(found.dense, [Unit { at: Avma(AT), holes: 0, swapped: HUGE / 2 }]);
+        assert_eq!(look(&m, |_, _| Err(7)), Err(7));
+    }
+
+    #[test]
+    fn neighbours_are_split_off() {
+        let unit = |i: u64| Unit { at: Avma(AT + i * HUGE), holes: 0, swapped: 0 };
         let units = [0, 1, 2, 5, 6, 9].map(unit);
-        let as_units = |most| {
-            runs(&units, most).iter().map(|r| ((r.start.0 - AT) / HUGE, r.len() / HUGE)).collect::<Vec<_>>()
-        };
-        assert_eq!(as_units(2), [(0, 2), (2, 1), (5, 2), (9, 1)]);
-        assert_eq!(as_units(32), [(0, 3), (5, 2), (9, 1)]);
-        assert_eq!(runs(&[], 2), []);
+        assert_eq!(neighbours(&units, 2), units.split_at(2));
+        assert_eq!(neighbours(&units, 32), units.split_at(3));
+        assert_eq!(neighbours(&units[5..], 32), units[5..].split_at(1));
+        assert_eq!(neighbours(&[], 2), (&[][..], &[][..]));
     }
 
     /// By brute force, page by page: a mapping of some MiB from any page of its file on.
@@ -142,11 +168,12 @@ mod tests {
                 .filter(|unit| unit * 512 >= offset && (unit + 1) * 512 <= offset + len)
                 .map(|unit| {
                     let holes = (unit * 512..(unit + 1) * 512).filter(|page| !has(*page)).count() as u64;
-                    Unit { at: Avma(AT + unit * HUGE), holes: holes << 12 }
+                    Unit { at: Avma(AT + unit * HUGE), holes: holes << 12, swapped: 0 }
                 })
                 .filter(|unit| unit.holes <= HUGE / 8)
                 .collect();
-            assert_eq!(dense(&m, &pages), expected);
+            let in_use = (offset..offset + len).filter(|page| has(*page)).count() as u64;
+            assert_eq!(look_at(&m, &pages), Found { in_use: in_use << 12, dense: expected });
             Ok(())
         });
     }

@@ -1,14 +1,21 @@
 //! Asks the kernel for each part, and again for those that were in use.
 
-use super::choose::{Unit, runs};
-use crate::{Error, Interrupt};
+use super::choose::{Unit, neighbours};
+use crate::Interrupt;
 use addr::AvmaRange;
+use splice::HUGE;
 use std::io;
 use std::time::Duration;
 
-/// How many units are moved by one call: some tenths of a second, after which an interrupt is heeded.
-const AT_A_TIME: usize = 32;
-/// How often the kernel is asked.
+/// How long a call may take: an interrupt is heeded after it.
+const CALL: Duration = Duration::from_millis(100);
+/// The most units of one call.
+const AT_A_TIME: u32 = 32;
+/// Who touches 2 MiB that are being moved waits. The kernel takes longer the more processes have mapped them. If it takes
+/// this time, and so often one after the other, moving ends.
+const SLOW: Duration = Duration::from_millis(250);
+const SLOW_CALLS: usize = 3;
+/// How often the kernel is asked for a unit in use.
 const PASSES: usize = 3;
 /// The time between two passes, for those who have pages in use.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -18,149 +25,224 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Outcome {
     /// What is in huge pages now.
     pub(super) huge: Vec<Unit>,
-    /// Why not all of it.
-    pub(super) refused: Option<io::Error>,
-    pub(super) was_interrupted: bool,
+    /// Why the others are not.
+    pub(super) end: Option<End>,
 }
 
-/// Moves the units. `collapse` moves one range; `is_huge` returns what is in huge pages; `done` is told how many units
-/// were tried.
-///
-/// # Errors
-/// Errors of `is_huge`.
+/// Why moving ended with some units in small pages.
+#[derive(Debug)]
+pub(super) enum End {
+    /// A signal asked for it.
+    Interrupted,
+    /// It took so long that others would notice: the time for one unit.
+    Slow(Duration),
+    /// The kernel refused.
+    Refused(io::Error),
+}
+
+/// Moves units by `collapse`, which moves one range, or fails if it cannot move all of it, and tells how long that took.
+/// `show` is told how many units are in huge pages.
 pub(super) fn move_units(
     units: &[Unit],
     interrupt: &Interrupt,
-    mut collapse: impl FnMut(AvmaRange) -> io::Result<()>,
-    is_huge: impl Fn() -> Result<Vec<AvmaRange>, Error>,
-    mut done: impl FnMut(usize),
-) -> Result<Outcome, Error> {
-    let mut outcome = Outcome::default();
-    let mut left = units.to_vec();
-    for pass in 0..PASSES {
-        // The kernel ends a call at the first part that it can't move for some reasons: those behind it get a
-        // call each.
-        let ranges = runs(&left, if pass == 0 { AT_A_TIME } else { 1 });
-        outcome.refused = None;
-        let mut ends = false;
-        for range in ranges {
-            outcome.was_interrupted = interrupt.is_wanted();
-            ends = ends || outcome.was_interrupted;
-            if ends {
-                break;
-            }
-            if let Err(e) = collapse(range) {
-                // No huge page is free, or the process has ended: the next call would fail as well.
-                ends = matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::ESRCH));
-                outcome.refused = Some(e);
-            }
-            if pass == 0 {
-                done(left.iter().take_while(|u| u.at < range.end).count());
-            }
+    collapse: impl FnMut(AvmaRange) -> (io::Result<()>, Duration),
+    show: impl FnMut(usize),
+) -> Outcome {
+    let mut mover = Mover {
+        interrupt,
+        collapse,
+        show,
+        at_a_time: 1,
+        slow: 0,
+        ends: false,
+        left: Vec::new(),
+        outcome: Outcome::default(),
+    };
+    let mut rest = units;
+    while !rest.is_empty() {
+        let (group, behind) = neighbours(rest, mover.at_a_time as usize);
+        // A call ends at the first unit that cannot be moved for some reasons.
+        if !mover.tries(group) {
+            group.chunks(1).for_each(|unit| mover.moves(unit));
         }
-        let huge = is_huge()?;
-        let covered = |unit: &Unit| {
-            // The first range that ends behind the unit's start.
-            let at = huge.partition_point(|r| r.end <= unit.at);
-            huge.get(at).is_some_and(|r| r.covers(&unit.range()))
-        };
-        let (now, not): (Vec<Unit>, Vec<Unit>) = left.iter().partition(|unit| covered(unit));
-        outcome.huge.extend(now);
-        left = not;
-        if left.is_empty() {
-            outcome.refused = None;
-            break;
-        }
-        if ends || pass + 1 == PASSES {
+        rest = behind;
+    }
+    for _ in 1..PASSES {
+        if mover.left.is_empty() || mover.ends {
             break;
         }
         std::thread::sleep(PAUSE);
+        let left = std::mem::take(&mut mover.left);
+        left.chunks(1).for_each(|unit| mover.moves(unit));
     }
-    Ok(outcome)
+    if mover.left.is_empty() {
+        mover.outcome.end = None;
+    }
+    mover.outcome
+}
+
+struct Mover<'a, C, S> {
+    interrupt: &'a Interrupt,
+    collapse: C,
+    show: S,
+    /// How many units the next call may have.
+    at_a_time: u32,
+    /// How many calls were slow, one after the other.
+    slow: usize,
+    /// True if there are to be no more calls.
+    ends: bool,
+    /// Units that were refused.
+    left: Vec<Unit>,
+    outcome: Outcome,
+}
+
+impl<C: FnMut(AvmaRange) -> (io::Result<()>, Duration), S: FnMut(usize)> Mover<'_, C, S> {
+    /// Moves neighbours, or leaves them for the next pass.
+    fn moves(&mut self, group: &[Unit]) {
+        if !self.tries(group) {
+            self.left.extend(group);
+        }
+    }
+
+    /// Moves neighbours. Returns false if not all of them are in huge pages.
+    fn tries(&mut self, group: &[Unit]) -> bool {
+        if self.interrupt.is_wanted() {
+            self.end(End::Interrupted);
+        }
+        let Some(first) = group.first().filter(|_| !self.ends) else { return false };
+        let (moved, took) = (self.collapse)(AvmaRange::with_len(first.at, group.len() as u64 * HUGE));
+        self.paces(took / u32::try_from(group.len()).unwrap_or(u32::MAX));
+        match moved {
+            Ok(()) => {
+                self.outcome.huge.extend(group);
+                (self.show)(self.outcome.huge.len());
+                true
+            }
+            Err(e) => {
+                // There is no huge page, no room in the control group, or no process. Of a group, the units before the
+                // one that failed have been moved, and are asked for one by one.
+                let is_last = matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY | libc::ESRCH));
+                match is_last && group.len() == 1 {
+                    true => self.end(End::Refused(e)),
+                    false if !self.ends => self.outcome.end = Some(End::Refused(e)),
+                    false => {}
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes note of the time for one unit.
+    fn paces(&mut self, unit: Duration) {
+        let fits = CALL.as_micros() / unit.as_micros().max(1);
+        self.at_a_time = u32::try_from(fits).unwrap_or(u32::MAX).clamp(1, AT_A_TIME);
+        self.slow = if unit >= SLOW { self.slow + 1 } else { 0 };
+        if self.slow == SLOW_CALLS {
+            self.end(End::Slow(unit));
+        }
+    }
+
+    fn end(&mut self, why: End) {
+        if !self.ends {
+            (self.ends, self.outcome.end) = (true, Some(why));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use addr::{Addr, Avma};
-    use splice::HUGE;
-    use std::cell::RefCell;
-
-    /// A kernel that answers the calls for a range, one after the other, and the ranges that it was asked for.
-    struct Kernel {
-        huge: RefCell<Vec<AvmaRange>>,
-        asked: RefCell<Vec<(u64, u64)>>,
-    }
+    use std::sync::atomic::Ordering;
 
     const AT: Avma = Avma(0x7f00_0000_0000);
+    const QUICK: Duration = Duration::from_millis(1);
 
-    fn range(first: u64, units: u64) -> AvmaRange {
-        AvmaRange::with_len(AT.add(first * HUGE), units * HUGE)
+    fn units(n: u64) -> Vec<Unit> {
+        (0..n).map(|i| Unit { at: AT.add(i * HUGE), holes: 0, swapped: 0 }).collect()
     }
 
-    /// Runs with a kernel that refuses some calls, by the number of the call, the first unit and their number.
+    /// Runs with a kernel that takes this time for a unit, and refuses some calls, by the number of the call, the first
+    /// unit and their number. Returns the outcome and the calls.
     fn run(
-        units: u64,
+        n: u64,
+        unit: Duration,
         refuses: impl Fn(usize, u64, u64) -> Option<i32>,
-    ) -> (Outcome, Vec<(u64, u64)>, Vec<usize>) {
-        let units: Vec<Unit> = (0..units).map(|i| Unit { at: AT.add(i * HUGE), holes: 0 }).collect();
-        let kernel = Kernel { huge: RefCell::default(), asked: RefCell::default() };
-        let mut done = Vec::new();
+    ) -> (Outcome, Vec<(u64, u64)>) {
+        let mut asked = Vec::new();
         let collapse = |r: AvmaRange| {
-            let asked = ((r.start.0 - AT.0) / HUGE, r.len() / HUGE);
-            kernel.asked.borrow_mut().push(asked);
-            if let Some(errno) = refuses(kernel.asked.borrow().len(), asked.0, asked.1) {
-                return Err(io::Error::from_raw_os_error(errno));
-            }
-            kernel.huge.borrow_mut().push(r);
-            kernel.huge.borrow_mut().sort_by_key(|r| r.start);
-            Ok(())
+            let (first, len) = ((r.start.0 - AT.0) / HUGE, r.len() / HUGE);
+            asked.push((first, len));
+            let refused = refuses(asked.len(), first, len);
+            let moved = refused.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)));
+            (moved, unit * u32::try_from(len).unwrap())
         };
-        let outcome = move_units(
-            &units,
-            &Interrupt::default(),
-            collapse,
-            || Ok(kernel.huge.borrow().clone()),
-            |n| done.push(n),
-        );
-        (outcome.unwrap(), kernel.asked.into_inner(), done)
+        let outcome = move_units(&units(n), &Interrupt::default(), collapse, |_| ());
+        (outcome, asked)
+    }
+
+    fn errno(outcome: &Outcome) -> Option<i32> {
+        match outcome.end.as_ref()? {
+            End::Refused(e) => e.raw_os_error(),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
-    fn all_in_few_calls() {
-        let (outcome, asked, done) = run(70, |_, _, _| None);
-        assert_eq!((outcome.huge.len(), outcome.refused.is_none()), (70, true));
-        assert_eq!(asked, [(0, 32), (32, 32), (64, 6)]);
-        assert_eq!(done, [32, 64, 70]);
+    fn calls_are_as_long_as_they_may_be() {
+        for (unit, asked_for) in [
+            (QUICK, vec![(0, 1), (1, 32), (33, 32), (65, 5)]),
+            (Duration::from_millis(3), vec![(0, 1), (1, 32), (33, 32), (65, 5)]),
+            (Duration::from_millis(4), vec![(0, 1), (1, 25), (26, 25), (51, 19)]),
+            (Duration::from_millis(120), (0..70).map(|i| (i, 1)).collect()),
+        ] {
+            let (outcome, asked) = run(70, unit, |_, _, _| None);
+            assert_eq!((&outcome.huge, errno(&outcome)), (&units(70), None));
+            assert_eq!(asked, asked_for);
+        }
+    }
+
+    #[test]
+    fn what_others_would_notice_ends() {
+        let (outcome, asked) = run(70, Duration::from_millis(250), |_, _, _| None);
+        assert_eq!((outcome.huge.len(), asked.len()), (3, 3));
+        assert!(matches!(outcome.end, Some(End::Slow(_))), "{outcome:?}");
     }
 
     #[test]
     fn what_was_in_use_is_asked_for_again() {
-        // The first call for all three; of the single calls, one is refused once and one always.
-        let (outcome, asked, _) =
-            run(3, |n, first, len| (len > 1 || first == 2 || (first == 1 && n < 5)).then_some(libc::EAGAIN));
-        assert_eq!(asked, [(0, 3), (0, 1), (1, 1), (2, 1), (1, 1), (2, 1)]);
-        assert_eq!(outcome.huge.iter().map(|u| (u.at.0 - AT.0) / HUGE).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(outcome.refused.unwrap().raw_os_error(), Some(libc::EAGAIN));
+        // The call for three is refused, that for the second of them once, that for the third always.
+        let refuses =
+            |n, first, len| (len > 1 || first == 3 || (first == 2 && n < 6)).then_some(libc::EAGAIN);
+        let (outcome, asked) = run(4, QUICK, refuses);
+        assert_eq!(asked, [(0, 1), (1, 3), (1, 1), (2, 1), (3, 1), (2, 1), (3, 1), (3, 1)]);
+        assert_eq!((&outcome.huge[..], errno(&outcome)), (&units(4)[..3], Some(libc::EAGAIN)));
+        // What is moved at last leaves no error.
+        let (outcome, _) = run(4, QUICK, |n, _, _| (n > 1 && n < 6).then_some(libc::EAGAIN));
+        assert_eq!((outcome.huge.len(), errno(&outcome)), (4, None));
+        let (outcome, _) = run(4, QUICK, |n, _, _| (n == 2).then_some(libc::EAGAIN));
+        assert_eq!((outcome.huge.len(), errno(&outcome)), (4, None));
     }
 
     #[test]
-    fn without_huge_pages_it_ends_at_once() {
-        let (outcome, asked, _) = run(70, |n, _, _| (n == 2).then_some(libc::ENOMEM));
-        assert_eq!(asked, [(0, 32), (32, 32)]);
-        assert_eq!(outcome.huge.len(), 32);
-        assert_eq!(outcome.refused.unwrap().raw_os_error(), Some(libc::ENOMEM));
+    fn it_ends_when_there_is_no_huge_page() {
+        for end in [libc::ENOMEM, libc::EBUSY, libc::ESRCH] {
+            let (outcome, asked) = run(70, QUICK, |_, first, len| (first + len > 35).then_some(end));
+            assert_eq!(asked, [(0, 1), (1, 32), (33, 32), (33, 1), (34, 1), (35, 1)]);
+            assert_eq!((&outcome.huge, errno(&outcome)), (&units(35), Some(end)));
+        }
     }
 
     #[test]
     fn an_interrupt_keeps_what_was_moved() {
         let interrupt = Interrupt::default();
-        let units: Vec<Unit> = (0..70).map(|i| Unit { at: AT.add(i * HUGE), holes: 0 }).collect();
         let collapse = |_| {
-            interrupt.cell().store(2, std::sync::atomic::Ordering::Relaxed);
-            Ok(())
+            interrupt.cell().store(2, Ordering::Relaxed);
+            (Ok(()), QUICK)
         };
-        let outcome = move_units(&units, &interrupt, collapse, || Ok(vec![range(0, 32)]), |_| ()).unwrap();
-        assert_eq!((outcome.huge.len(), outcome.was_interrupted), (32, true));
+        let mut shown = Vec::new();
+        let outcome = move_units(&units(70), &interrupt, collapse, |n| shown.push(n));
+        assert_eq!((outcome.huge, shown), (units(1), vec![1]));
+        assert!(matches!(outcome.end, Some(End::Interrupted)));
     }
 }

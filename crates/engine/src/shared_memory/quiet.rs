@@ -31,7 +31,7 @@ fn quiet(mut seen: Vec<Seen>) -> Vec<Pid> {
     seen.into_iter().map(|s| s.pid).collect()
 }
 
-/// Returns a quiet process of the family of `pid` that has the same mapping; `None` if all that have it are busy.
+/// Returns a quiet process of the family of `pid` that has the same mapping and sleeps; `None` if there is none.
 ///
 /// # Errors
 /// Those of [`facts::family_of`].
@@ -45,11 +45,13 @@ pub(super) fn with_mapping(pid: Pid, mapping: &Mapping) -> Result<Option<Process
         let used = tracee::cpu_time_ns(f.pid)?.saturating_sub(before);
         Some(Seen { pid: f.pid, used, is_parent: f.pid == parent, start: f.start })
     });
+    // A process that waits for a CPU uses none either.
+    let sleeps = |process: &Process| process.status().is_ok_and(|status| status.state == 'S');
     let has_it = |process: &Process| {
         let maps = process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
         maps.is_some_and(|maps| maps.contains(mapping))
     };
-    let open = |pid: Pid| Process::open(pid).ok().filter(has_it);
+    let open = |pid: Pid| Process::open(pid).ok().filter(|p| sleeps(p) && has_it(p));
     Ok(quiet(seen.collect()).into_iter().find_map(open))
 }
 

@@ -1,45 +1,48 @@
 //! Whether there is memory for what huge pages may take more.
 
 use super::choose::Unit;
-use crate::Error;
 use crate::build::memory_limit;
 use splice::HUGE;
 use tracee::Pid;
 
-/// What the host keeps. Bytes.
+/// What the host and the memory's file system keep. Bytes.
 const SPARE: u64 = 64 << 20;
 
-/// Checks that the process's control groups and the host have room.
-///
-/// # Errors
-/// [`Error::MemoryLimit`]; [`Error::Unsupported`] if the host is short of memory.
-pub(super) fn check(pid: Pid, units: &[Unit]) -> Result<(), Error> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let (need, free) = (need(units, &meminfo), available(&meminfo));
-    memory_limit::check(pid, need)?;
-    if free < need.saturating_add(SPARE) {
-        let why = format!("its huge pages may take {need} bytes more, and the host has {free} bytes left");
-        return Err(Error::Unsupported { pid, code: "memory_short", why });
+/// Checks that the process's control groups, the host and the memory's file system have room. `left` is what the file
+/// system may still take. Returns the name of the reason if there is no room, and the reason.
+pub(super) fn check(pid: Pid, units: &[Unit], left: Option<u64>) -> Result<(), (&'static str, String)> {
+    let (holes, need) = need(units);
+    let short = |of: &str, need: u64, left: u64| {
+        Err((
+            "memory_short",
+            format!("huge pages may take {need} bytes more, and {of} has {left} bytes left"),
+        ))
+    };
+    if let Some(left) = left.filter(|left| *left < holes.saturating_add(SPARE)) {
+        return short("its file system", holes, left);
     }
-    Ok(())
+    // All of it is charged to the process through which it is moved.
+    let moved = units.len() as u64 * HUGE;
+    memory_limit::check_shared(pid, need, moved).map_err(|e| (e.code(), e.to_string()))?;
+    let available = available(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
+    match available < need.saturating_add(SPARE) {
+        true => short("the host", need, available),
+        false => Ok(()),
+    }
 }
 
-/// Returns how much more memory the units may take. The kernel fills their holes, reads back what was swapped out, and
-/// has one huge page more than it frees at a time.
-fn need(units: &[Unit], meminfo: &str) -> u64 {
-    let swapped = value(meminfo, "SwapTotal:").saturating_sub(value(meminfo, "SwapFree:"));
-    let holes: u64 = units.iter().map(|u| u.holes).sum();
-    holes + swapped.min(units.len() as u64 * HUGE - holes) + HUGE
+/// Returns the holes of the units, and how much more memory they may take in all: the kernel fills their holes, reads
+/// back what was swapped out, and has one huge page more than it frees at a time.
+fn need(units: &[Unit]) -> (u64, u64) {
+    let holes = units.iter().map(|u| u.holes).sum();
+    let swapped: u64 = units.iter().map(|u| u.swapped).sum();
+    (holes, holes + swapped + HUGE)
 }
 
+/// Returns what the host can give, by `/proc/meminfo`. Bytes.
 fn available(meminfo: &str) -> u64 {
-    value(meminfo, "MemAvailable:")
-}
-
-/// Returns a value of `/proc/meminfo` in bytes.
-fn value(meminfo: &str, word: &str) -> u64 {
-    let kb = meminfo.lines().find_map(|l| l.strip_prefix(word)?.trim().strip_suffix(" kB")?.parse().ok());
-    kb.unwrap_or(0u64).saturating_mul(1024)
+    let kb = |line: &str| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse().ok();
+    meminfo.lines().find_map(kb).unwrap_or(0u64).saturating_mul(1024)
 }
 
 #[cfg(test)]
@@ -49,17 +52,19 @@ mod tests {
 
     #[test]
     fn holes_and_swapped_pages_take_memory() {
-        let units = [4096, 0].map(|holes| Unit { at: Avma(0), holes });
-        let host = |swapped: u64| {
-            format!(
-                "MemTotal: 9 kB\nMemAvailable:    2048 kB\nSwapTotal: 9000 kB\nSwapFree: {} kB\n",
-                9000 - swapped
-            )
-        };
-        assert_eq!(need(&units, &host(0)), 4096 + HUGE);
-        assert_eq!(need(&units, &host(100)), 4096 + 100 * 1024 + HUGE);
-        assert_eq!(need(&units, &host(9000)), 2 * HUGE + HUGE);
-        assert_eq!(available(&host(0)), 2 << 20);
+        let units = [(4096, 0), (0, 8192), (4096, 0)];
+        let units = units.map(|(holes, swapped)| Unit { at: Avma(0), holes, swapped });
+        assert_eq!(need(&units), (8192, 16384 + HUGE));
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    2048 kB\n"), 2 << 20);
         assert_eq!(available(""), 0);
+    }
+
+    #[test]
+    fn a_full_file_system() {
+        let me = Pid(std::process::id().cast_signed());
+        let units = [Unit { at: Avma(0), holes: 4096, swapped: 0 }];
+        let (code, why) = check(me, &units, Some(SPARE)).unwrap_err();
+        assert_eq!(code, "memory_short");
+        assert!(why.contains("file system"), "{why}");
     }
 }

@@ -1,5 +1,6 @@
 //! `doctor`: what this host offers, and how to fix what is missing.
 
+use crate::base::kernel;
 use serde::Serialize;
 use std::fs;
 
@@ -42,9 +43,8 @@ fn read(path: &str) -> Option<String> {
 }
 
 fn kernel() -> Check {
-    let release = read("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut parts = release.split(['.', '-']).map(|p| p.parse::<u32>().unwrap_or(0));
-    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let release = kernel::release();
+    let version = kernel::version(&release);
     Check {
         name: "kernel",
         ok: version >= (4, 17),
