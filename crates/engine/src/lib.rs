@@ -69,7 +69,8 @@ pub use replay::{
 pub use session::pristine::Pristine;
 pub use session::state::{StopMs, TargetState};
 pub use session::target::Target;
-pub use shared_memory::huge_pages::{HugePagesReport, Moving, NotMoved, SharedMapping, huge_pages};
+pub use shared_memory::huge_pages::huge_pages;
+pub use shared_memory::report::{HugePagesReport, Moving, NotMoved, SharedMapping};
 pub use show::anatomy::{Anatomy, Asm, BlockAnatomy, CodeRange, EdgeAnatomy, Pairing, Row, Standing, Warmth};
 pub use show::debug_names::name_functions;
 pub use show::debuginfod::Debuginfod;

@@ -58,8 +58,9 @@ impl Process {
             false => Error::NoSuchProcess(pid),
         };
         let dir = File::open(format!("/proc/{}", pid.0)).map_err(failed)?;
-        let text = fs::read_to_string(under(&dir, "status")).map_err(failed)?;
-        let status = Status::parse(&text)?;
+        // A name need not be UTF-8.
+        let text = fs::read(under(&dir, "status")).map_err(failed)?;
+        let status = Status::parse(&String::from_utf8_lossy(&text))?;
         if status.tgid != pid.0 {
             return Err(Error::NotAProcess(pid, status.process()));
         }
@@ -184,7 +185,7 @@ impl Process {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn memory_text(&self, name: &str) -> Result<String, Error> {
+    pub(crate) fn memory_text(&self, name: &str) -> Result<String, Error> {
         // Paths are bytes, not always UTF-8.
         self.memory_bytes(name).map(|b| String::from_utf8_lossy(&b).into_owned())
     }
@@ -758,6 +759,20 @@ mod tests {
         assert!(file.part(u64::MAX, 2).is_none());
         assert!(me.mapped_file("/dev/zero", none).is_none());
         assert!(me.mapped_file("[heap]", none).is_none());
+    }
+
+    #[test]
+    fn a_name_need_not_be_utf_8() {
+        use std::os::unix::ffi::OsStrExt;
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("100").spawn().unwrap();
+        let process = Process::open(Pid(child.id().cast_signed()));
+        let opened = process.map(|p| p.pid().0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(opened.unwrap(), child.id().cast_signed());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::{Error, Process};
 use addr::AvmaRange;
 use rustix::fs::{FileType, Mode, OFlags, StatFs, fstat, fstatfs, open};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -22,6 +22,7 @@ pub enum SharedMemory {
 #[derive(Debug)]
 pub struct MemoryFile {
     file: File,
+    size: u64,
     system: StatFs,
 }
 
@@ -35,32 +36,41 @@ pub struct InUse {
 }
 
 impl Process {
-    /// Finds out what holds the pages of a shared mapping: `range` is the whole mapping. [`SharedMemory::Other`] if there
-    /// is no such mapping any more.
+    /// Finds out what holds the pages of a shared mapping: `range` is the whole mapping, `device` that of its file in
+    /// `/proc/PID/maps`. [`SharedMemory::Other`] if there is no such mapping any more, or if another program has a lease
+    /// on the file, which an open would break.
     ///
     /// # Errors
     /// [`Error::NoPermission`] without `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`; [`Error::Gone`],
     /// [`Error::ProcFile`].
-    pub fn shared_memory(&self, range: AvmaRange) -> Result<SharedMemory, Error> {
+    pub fn shared_memory(&self, range: AvmaRange, device: (u32, u32)) -> Result<SharedMemory, Error> {
         // Of the magic numbers in `include/uapi/linux/magic.h`.
         const TMPFS: u64 = 0x0102_1994;
         const HUGETLBFS: u64 = 0x9584_58f6;
+        // Others are not touched: who serves a file system of a network or of a program may not answer. The kernel's own
+        // mounts are not listed.
+        let mounts = self.memory_text("mountinfo").unwrap_or_default();
+        if mounted_as(&mounts, device).is_some_and(|kind| !matches!(kind, "tmpfs" | "hugetlbfs")) {
+            return Ok(SharedMemory::Other);
+        }
         let name = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
-        // Only a reference: the open of a device, or of a file of a network's, may have effects.
+        // Only a reference: the open of a device may have effects.
         let reference = match open(self.file(&name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) if !self.is_ending() => return Ok(SharedMemory::Other),
             opened => opened.map_err(|e| self.file_error(&name, e.into()))?,
         };
-        let is_file =
-            fstat(&reference).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile);
-        let Some(system) = fstatfs(&reference).ok().filter(|_| is_file) else {
+        let (Ok(stat), Ok(system)) = (fstat(&reference), fstatfs(&reference)) else {
             return Ok(SharedMemory::Other);
         };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || is_leased(stat.st_ino) {
+            return Ok(SharedMemory::Other);
+        }
         match u64::try_from(system.f_type).unwrap_or(0) {
             TMPFS => {
                 let path = format!("/proc/self/fd/{}", reference.as_fd().as_raw_fd());
                 let file = File::open(path).map_err(|e| self.file_error(&name, e))?;
-                Ok(SharedMemory::Tmpfs(MemoryFile { file, system }))
+                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                Ok(SharedMemory::Tmpfs(MemoryFile { file, size, system }))
             }
             HUGETLBFS => Ok(SharedMemory::Hugetlb),
             _ => Ok(SharedMemory::Other),
@@ -68,7 +78,28 @@ impl Process {
     }
 }
 
+/// Returns the kind of a mounted file system, by a text of `mountinfo`.
+fn mounted_as(mounts: &str, device: (u32, u32)) -> Option<&str> {
+    let device = format!("{}:{}", device.0, device.1);
+    let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&device))?;
+    line.split_once(" - ")?.1.split(' ').next()
+}
+
+/// Returns whether a program has a lease on a file of this number. (The device is not looked at.)
+fn is_leased(inode: u64) -> bool {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let of = format!(":{inode}");
+    let mut leases = locks.lines().filter(|line| line.contains(" LEASE "));
+    leases.any(|line| line.split_whitespace().any(|word| word.ends_with(&of)))
+}
+
 impl MemoryFile {
+    /// Returns its size when it was opened, in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Returns how many bytes its file system may still take; `None` if it has no limit.
     #[must_use]
     pub fn free(&self) -> Option<u64> {
@@ -130,7 +161,7 @@ mod tests {
             file.write_all_at(&[1], page << 12).unwrap();
         }
         let system = fstatfs(&file).unwrap();
-        let file = MemoryFile { file, system };
+        let file = MemoryFile { file, size: 100 << 12, system };
         if let Err(e) = file.in_use(0, 4096) {
             return println!("skipped: no cachestat here: {e}");
         }
@@ -145,12 +176,34 @@ mod tests {
     }
 
     #[test]
+    fn kinds_of_file_systems() {
+        let mounts = "24 1 0:21 / /dev/shm rw,nosuid shared:3 - tmpfs tmpfs rw\n\
+            25 1 254:1 / / rw - ext4 /dev/root rw\n26 1 0:40 / /mnt/a rw - fuse.sshfs x rw\nx";
+        let kinds = [(0, 21), (254, 1), (0, 1), (0, 40)].map(|device| mounted_as(mounts, device));
+        assert_eq!(kinds, [Some("tmpfs"), Some("ext4"), None, Some("fuse.sshfs")]);
+    }
+
+    #[test]
+    fn a_lease_is_seen() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let inode = fstat(file.as_file()).unwrap().st_ino;
+        assert!(!is_leased(inode));
+        // SAFETY: the call concerns this descriptor alone.
+        let rc = unsafe { libc::fcntl(file.as_file().as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
+        match rc {
+            0 => assert!(is_leased(inode)),
+            _ => println!("skipped: no leases here: {}", io::Error::last_os_error()),
+        }
+    }
+
+    #[test]
     fn a_mapping_of_a_file_is_told_from_memory() {
         let me = Process::open(Pid(std::process::id().cast_signed())).unwrap();
         let maps = me.maps_text().unwrap();
         let exe = me.exe().unwrap();
         let line = maps.lines().find(|l| l.ends_with(exe.to_str().unwrap())).unwrap();
-        match me.shared_memory(crate::process::mapping_range(line).unwrap()) {
+        // No file system is mounted from this device.
+        match me.shared_memory(crate::process::mapping_range(line).unwrap(), (0, 0)) {
             Err(Error::NoPermission { .. }) => println!("skipped: takes root"),
             found => assert!(matches!(found.unwrap(), SharedMemory::Other)),
         }

@@ -30,8 +30,12 @@ fn human(r: &HugePagesReport) -> String {
 }
 
 fn mapping(m: &SharedMapping, dry_run: bool) -> String {
-    let mut s = format!("{} of shared memory at {}, {} in use", bytes(m.size), m.at, bytes(m.in_use));
-    let _ = match dry_run && m.huge == 0 {
+    let place = format!("{} of shared memory at {}", bytes(m.size), m.at);
+    if m.reserved {
+        return format!("{place}: in reserved huge pages");
+    }
+    let mut s = format!("{place}, {} in use", bytes(m.in_use));
+    let _ = match dry_run {
         true => write!(s, ": {} can be in huge pages", bytes(m.dense)),
         false => write!(s, ": {} in huge pages", bytes(m.huge)),
     };

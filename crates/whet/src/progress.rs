@@ -15,7 +15,10 @@ impl Bar {
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
                 bar.set_style(style);
             }
-            bar.enable_steady_tick(Duration::from_millis(120));
+            // The bar panics if it cannot start its thread, as at a limit of processes.
+            if std::thread::Builder::new().spawn(|| ()).is_ok() {
+                bar.enable_steady_tick(Duration::from_millis(120));
+            }
             bar
         }))
     }

@@ -8,8 +8,10 @@ use crate::Error;
 use addr::Addr;
 use rustc_hash::FxHashSet;
 use splice::CachePlan;
+use std::ffi::OsStr;
 use std::fs;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use tracee::Pid;
 
@@ -53,28 +55,24 @@ impl Version {
 /// # Errors
 /// [`Error::MemoryLimit`]
 pub(crate) fn check(pid: Pid, need: u64) -> Result<(), Error> {
-    check_each(pid, |_, _| need)
-}
-
-/// As [`check`], if so many bytes of shared memory are charged anew. Others may have been charged for them so far: the
-/// first to touch a page is.
-///
-/// # Errors
-/// [`Error::MemoryLimit`]
-pub(crate) fn check_shared(pid: Pid, need: u64, moved: u64) -> Result<(), Error> {
-    check_each(pid, |group, version| need.saturating_add(moved.saturating_sub(shared(group, version))))
-}
-
-fn check_each(pid: Pid, need: impl Fn(&Path, Version) -> u64) -> Result<(), Error> {
-    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
-    let groups = groups(&read(format!("/proc/{pid}/cgroup")), &read("/proc/self/mountinfo".to_owned()));
-    for (group, version) in groups {
-        let (free, need) = (free(&group, version), need(&group, version).saturating_add(SPARE));
-        if let Some(free) = free.filter(|free| *free < need) {
-            return Err(Error::MemoryLimit { pid, group, free, need });
-        }
+    let need = need.saturating_add(SPARE);
+    match least(pid) {
+        Some((free, group)) if free < need => Err(Error::MemoryLimit { pid, group, free, need }),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Returns the least bytes that a group of a process may still use; `None` if no limit can be seen.
+pub(crate) fn left(pid: Pid) -> Option<u64> {
+    least(pid).map(|(free, _)| free)
+}
+
+/// Returns the group with the least room, and its room.
+fn least(pid: Pid) -> Option<(u64, PathBuf)> {
+    // Names of groups and of mount points are bytes.
+    let read = |path: String| fs::read(path).unwrap_or_default();
+    let groups = groups(&read(format!("/proc/{pid}/cgroup")), &read("/proc/self/mountinfo".to_owned()));
+    groups.into_iter().filter_map(|(folder, version)| Some((free(&folder, version)?, folder))).min()
 }
 
 /// Returns the most bytes that can be charged to the target for caches, and for counters of so many threads.
@@ -90,39 +88,53 @@ pub(crate) fn need(caches: &[CachePlan], counters: Option<&Range<u32>>, threads:
 
 /// Returns the folders of all visible memory groups of a process, by `/proc/PID/cgroup` and whet's own
 /// mounts.
-fn groups(memberships: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
+fn groups(memberships: &[u8], mounts: &[u8]) -> Vec<(PathBuf, Version)> {
     let mut found = Vec::new();
-    for line in memberships.lines() {
-        let mut fields = line.splitn(3, ':');
+    for line in memberships.split(|b| *b == b'\n') {
+        let mut fields = line.splitn(3, |b| *b == b':');
         let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
         let version = match (id, controllers) {
-            ("0", "") => Version::Two,
-            (_, c) if c.split(',').any(|c| c == "memory") => Version::One,
+            (b"0", b"") => Version::Two,
+            (_, c) if has_memory(c) => Version::One,
             _ => continue,
         };
-        let Some((root, point)) = mounts.lines().find_map(|l| mount(l, version)) else { continue };
-        // The path is relative to the mounted root; a group outside the root cannot be seen.
-        let Ok(below) = Path::new(path).strip_prefix(root) else { continue };
-        if below.components().any(|c| c == std::path::Component::ParentDir) {
+        // The path is relative to a mounted root; a group outside of all of them cannot be seen.
+        let within = mounts.split(|b| *b == b'\n').filter_map(|line| {
+            let (root, point) = mount(line, version)?;
+            let below = self::path(path).strip_prefix(self::path(root)).ok()?;
+            let is_inside = !below.components().any(|c| c == std::path::Component::ParentDir);
+            is_inside.then_some((below, self::path(point)))
+        });
+        // The one that shows most of its parents.
+        let Some((below, point)) = within.max_by_key(|(below, _)| below.components().count()) else {
             continue;
-        }
-        let above = below.ancestors().map(|b| (Path::new(point).join(b), version));
-        found.extend(above);
+        };
+        found.extend(below.ancestors().map(|b| (point.join(b), version)));
     }
     found
 }
 
+fn path(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+/// Returns whether a list of controllers, or of a mount's options, has that of memory.
+fn has_memory(list: &[u8]) -> bool {
+    list.split(|b| *b == b',').any(|word| word == b"memory")
+}
+
 /// Parses a line of `mountinfo` about memory groups: returns the mounted root and the mount point.
-fn mount(line: &str, version: Version) -> Option<(&str, &str)> {
-    let (place, kind) = line.split_once(" - ")?;
-    let mut place = place.split(' ').skip(3);
+fn mount(line: &[u8], version: Version) -> Option<(&[u8], &[u8])> {
+    let separator = line.windows(3).position(|w| w == b" - ")?;
+    let (place, kind) = (line.get(..separator)?, line.get(separator + 3..)?);
+    let mut place = place.split(|b| *b == b' ').skip(3);
     let (root, point) = (place.next()?, place.next()?);
-    let mut kind = kind.split(' ');
+    let mut kind = kind.split(|b| *b == b' ');
     let is = match (version, kind.next()?) {
-        (Version::One, "cgroup") => kind.nth(1)?.split(',').any(|o| o == "memory"),
-        (Version::Two, "cgroup2") => true,
+        (Version::One, b"cgroup") => has_memory(kind.nth(1)?),
+        (Version::Two, b"cgroup2") => true,
         _ => false,
     };
     is.then_some((root, point))
@@ -134,27 +146,16 @@ fn free(folder: &Path, version: Version) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
     let stat = read("memory.stat").unwrap_or_default();
-    let [idle, used] = version.cached().map(|word| value(&stat, word));
+    let [idle, used] = version.cached().map(|word| {
+        let value = stat.lines().find_map(|l| l.strip_prefix(word)?.trim().parse::<u64>().ok());
+        value.unwrap_or(0)
+    });
     let left = version.limits().into_iter().filter_map(|(limit, usage)| {
         let limit = number(limit).filter(|&l| l < NONE)?;
         let taken = number(usage)?.saturating_sub(idle.saturating_add(used / 2));
         Some(limit.saturating_sub(taken))
     });
     left.min()
-}
-
-/// Returns the bytes of shared memory that are charged to a group.
-fn shared(folder: &Path, version: Version) -> u64 {
-    let word = match version {
-        Version::One => "total_shmem ",
-        Version::Two => "shmem ",
-    };
-    value(&fs::read_to_string(folder.join("memory.stat")).unwrap_or_default(), word)
-}
-
-/// Returns a value of `memory.stat`; 0 if it is not there.
-fn value(stat: &str, word: &str) -> u64 {
-    stat.lines().find_map(|l| l.strip_prefix(word)?.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -168,7 +169,10 @@ mod tests {
 33 30 0:29 /docker/7 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
 
     fn paths(memberships: &str) -> Vec<String> {
-        groups(memberships, MOUNTS).iter().map(|(p, v)| format!("{} {v:?}", p.display())).collect()
+        groups(memberships.as_bytes(), MOUNTS.as_bytes())
+            .iter()
+            .map(|(p, v)| format!("{} {v:?}", p.display()))
+            .collect()
     }
 
     #[test]
@@ -188,17 +192,23 @@ mod tests {
     #[test]
     fn invisible_groups_are_skipped() {
         assert_eq!(paths("4:memory:/docker/8\n0::/../b\nx\n::\n4:memory\n"), [] as [&str; 0]);
-        assert!(groups("0::/b", "").is_empty());
-        assert!(groups("0::/b", "a - \n - cgroup2\n1 2 3 - cgroup2 x").is_empty());
+        assert!(groups(b"0::/b", b"").is_empty());
+        assert!(groups(b"0::/b", b"a - \n - cgroup2\n1 2 3 - cgroup2 x").is_empty());
+    }
+
+    #[test]
+    fn names_are_bytes_and_a_root_may_be_mounted_several_times() {
+        let mounts = b"29 1 0:9 / /tmp/caf\xe9 rw - tmpfs x rw
+33 30 0:29 /other /x rw - cgroup cgroup rw,memory
+34 30 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+        let of_caf = groups(b"4:memory:/caf\xe9\n", mounts);
+        let expected = [path(b"/sys/fs/cgroup/memory/caf\xe9"), path(b"/sys/fs/cgroup/memory/")];
+        assert_eq!(of_caf.iter().map(|(p, _)| p.as_path()).collect::<Vec<_>>(), expected);
+        assert_eq!(groups(b"4:memory:/other/b", mounts)[0].0, path(b"/sys/fs/cgroup/memory/other/b"));
     }
 
     /// Returns the free bytes of a group whose folder has these files.
     fn free_in(version: Version, files: &[(&str, &str)]) -> Option<u64> {
-        in_group(files, |folder| free(folder, version))
-    }
-
-    /// Runs `f` on a group whose folder has these files.
-    fn in_group<R>(files: &[(&str, &str)], f: impl FnOnce(&Path) -> R) -> R {
         let folder = std::env::temp_dir().join(format!(
             "whet-memory-limit-{}-{:?}",
             std::process::id(),
@@ -208,17 +218,9 @@ mod tests {
         for (name, text) in files {
             fs::write(folder.join(name), text).unwrap();
         }
-        let result = f(&folder);
+        let free = free(&folder, version);
         fs::remove_dir_all(&folder).unwrap();
-        result
-    }
-
-    #[test]
-    fn shared_memory_of_groups() {
-        let stat = [("memory.stat", "anon 700\nshmem 300\nshmem_thp 5\ntotal_shmem 400\n")];
-        assert_eq!(in_group(&stat, |folder| shared(folder, Version::Two)), 300);
-        assert_eq!(in_group(&stat, |folder| shared(folder, Version::One)), 400);
-        assert_eq!(in_group(&[], |folder| shared(folder, Version::Two)), 0);
+        free
     }
 
     #[test]

@@ -40,16 +40,18 @@ pub(super) fn is_aligned(mapping: &Mapping) -> bool {
     mapping.range.start.0 % HUGE == mapping.offset % HUGE
 }
 
-/// Looks through a mapping. `in_use` tells how much of a part of its file has pages, by offset and length.
+/// Looks through a mapping of a file of this size. Behind its end there is nothing: huge pages there would make it longer.
+/// `in_use` tells how much of a part of the file has pages, by offset and length.
 ///
 /// # Errors
 /// Errors of `in_use`.
 pub(super) fn look<E>(
     mapping: &Mapping,
+    size: u64,
     mut in_use: impl FnMut(u64, u64) -> Result<InUse, E>,
 ) -> Result<Found, E> {
     let mut found = Found { in_use: 0, dense: Vec::new() };
-    let (mut from, end) = (mapping.offset, mapping.offset.saturating_add(mapping.range.len()));
+    let (mut from, end) = (mapping.offset, mapping.offset.saturating_add(mapping.range.len()).min(size));
     while from < end {
         // Parts at the ends of the mapping may be smaller.
         let len = (HUGE - from % HUGE).min(end - from);
@@ -108,8 +110,9 @@ mod tests {
     fn look_at(mapping: &Mapping, pages: &[Range<u64>]) -> Found {
         let overlap = |r: &Range<u64>, from: u64, to: u64| r.end.min(to).saturating_sub(r.start.max(from));
         let resident = |from, len| pages.iter().map(|r| overlap(r, from, from + len)).sum();
-        let found =
-            look(mapping, |from, len| Ok::<_, ()>(InUse { resident: resident(from, len), swapped: 0 }));
+        let found = look(mapping, u64::MAX, |from, len| {
+            Ok::<_, ()>(InUse { resident: resident(from, len), swapped: 0 })
+        });
         found.unwrap()
     }
 
@@ -137,9 +140,11 @@ mod tests {
     fn swapped_pages_are_in_use() {
         let m = mapping(AT, HUGE, 0);
         let half = InUse { resident: HUGE / 2, swapped: HUGE / 2 };
-        let found = look(&m, |_, _| Ok::<_, ()>(half)).unwrap();
+        let found = look(&m, u64::MAX, |_, _| Ok::<_, ()>(half)).unwrap();
         assert_eq!(found.dense, [Unit { at: Avma(AT), holes: 0, swapped: HUGE / 2 }]);
-        assert_eq!(look(&m, |_, _| Err(7)), Err(7));
+        assert_eq!(look(&m, u64::MAX, |_, _| Err(7)), Err(7));
+        let found = look(&m, HUGE - 1, |_, len| Ok::<_, ()>(InUse { resident: len, swapped: 0 }));
+        assert_eq!(found.unwrap(), Found { in_use: HUGE - 1, dense: Vec::new() });
     }
 
     #[test]

@@ -10,8 +10,10 @@
 //! only while it waits for work on every CPU (`lru_add_drain_all()`), and only that of the process through which it is
 //! asked: [`quiet`] chooses one that has nothing to do.
 
+mod asking;
 mod choose;
 pub(crate) mod huge_pages;
 mod moving;
 mod quiet;
+pub(crate) mod report;
 mod room;

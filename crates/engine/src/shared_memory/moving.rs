@@ -15,6 +15,8 @@ const AT_A_TIME: u32 = 32;
 /// this time, and so often one after the other, moving ends.
 const SLOW: Duration = Duration::from_millis(250);
 const SLOW_CALLS: usize = 3;
+/// So many refusals for lack of room, one after the other, end it. Single ones have another cause.
+const FULL_CALLS: usize = 3;
 /// How often the kernel is asked for a unit in use.
 const PASSES: usize = 3;
 /// The time between two passes, for those who have pages in use.
@@ -54,6 +56,7 @@ pub(super) fn move_units(
         show,
         at_a_time: 1,
         slow: 0,
+        full: 0,
         ends: false,
         left: Vec::new(),
         outcome: Outcome::default(),
@@ -89,6 +92,8 @@ struct Mover<'a, C, S> {
     at_a_time: u32,
     /// How many calls were slow, one after the other.
     slow: usize,
+    /// How many units were refused for lack of room, one after the other.
+    full: usize,
     /// True if there are to be no more calls.
     ends: bool,
     /// Units that were refused.
@@ -114,15 +119,19 @@ impl<C: FnMut(AvmaRange) -> (io::Result<()>, Duration), S: FnMut(usize)> Mover<'
         self.paces(took / u32::try_from(group.len()).unwrap_or(u32::MAX));
         match moved {
             Ok(()) => {
+                self.full = 0;
                 self.outcome.huge.extend(group);
                 (self.show)(self.outcome.huge.len());
                 true
             }
             Err(e) => {
-                // There is no huge page, no room in the control group, or no process. Of a group, the units before the
-                // one that failed have been moved, and are asked for one by one.
-                let is_last = matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY | libc::ESRCH));
-                match is_last && group.len() == 1 {
+                // Of a group, the units before the one that failed have been moved, and are asked for one by one.
+                let is_one = group.len() == 1;
+                let is_full = e.raw_os_error() == Some(libc::EBUSY);
+                self.full = if is_full { self.full + usize::from(is_one) } else { 0 };
+                // There is no huge page, or no process.
+                let is_last = matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::ESRCH));
+                match is_one && is_last || self.full == FULL_CALLS {
                     true => self.end(End::Refused(e)),
                     false if !self.ends => self.outcome.end = Some(End::Refused(e)),
                     false => {}
@@ -226,11 +235,17 @@ mod tests {
 
     #[test]
     fn it_ends_when_there_is_no_huge_page() {
-        for end in [libc::ENOMEM, libc::EBUSY, libc::ESRCH] {
+        for (end, calls) in [(libc::ENOMEM, 1), (libc::ESRCH, 1), (libc::EBUSY, 3)] {
             let (outcome, asked) = run(70, QUICK, |_, first, len| (first + len > 35).then_some(end));
-            assert_eq!(asked, [(0, 1), (1, 32), (33, 32), (33, 1), (34, 1), (35, 1)]);
+            let last = (35..).map(|first| (first, 1)).take(calls);
+            let expected = [(0, 1), (1, 32), (33, 32), (33, 1), (34, 1)].into_iter().chain(last);
+            assert_eq!(asked, expected.collect::<Vec<_>>());
             assert_eq!((&outcome.huge, errno(&outcome)), (&units(35), Some(end)));
         }
+        // A single one has another cause.
+        let (outcome, _) =
+            run(70, QUICK, |_, first, len| (first..first + len).contains(&35).then_some(libc::EBUSY));
+        assert_eq!((outcome.huge.len(), errno(&outcome)), (69, Some(libc::EBUSY)));
     }
 
     #[test]

@@ -9,6 +9,9 @@ use tracee::{Pid, Process};
 
 /// How long CPU times are watched.
 const LOOK: Duration = Duration::from_millis(300);
+/// How often, and at what distances, it is looked whether a process sleeps.
+const LOOKS: u32 = 4;
+const MOMENT: Duration = Duration::from_millis(1);
 /// The most CPU time of a quiet process in that time: 1%. Nanoseconds.
 const QUIET: u64 = 3_000_000;
 
@@ -45,14 +48,21 @@ pub(super) fn with_mapping(pid: Pid, mapping: &Mapping) -> Result<Option<Process
         let used = tracee::cpu_time_ns(f.pid)?.saturating_sub(before);
         Some(Seen { pid: f.pid, used, is_parent: f.pid == parent, start: f.start })
     });
-    // A process that waits for a CPU uses none either.
-    let sleeps = |process: &Process| process.status().is_ok_and(|status| status.state == 'S');
-    let has_it = |process: &Process| {
-        let maps = process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
-        maps.is_some_and(|maps| maps.contains(mapping))
+    // A process that waits for a CPU uses none either. One that sleeps may be awake for a moment.
+    let sleeps = |process: &Process| {
+        (0..LOOKS).any(|look| {
+            std::thread::sleep(MOMENT * look);
+            process.status().is_ok_and(|status| status.state == 'S')
+        })
     };
-    let open = |pid: Pid| Process::open(pid).ok().filter(|p| sleeps(p) && has_it(p));
+    let open = |pid: Pid| Process::open(pid).ok().filter(|p| sleeps(p) && has(p, mapping));
     Ok(quiet(seen.collect()).into_iter().find_map(open))
+}
+
+/// Returns whether a process has a mapping now.
+pub(super) fn has(process: &Process, mapping: &Mapping) -> bool {
+    let maps = process.maps_text().ok().and_then(|text| image::maps::parse(&text).ok());
+    maps.is_some_and(|maps| maps.contains(mapping))
 }
 
 #[cfg(test)]

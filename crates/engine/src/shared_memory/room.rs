@@ -18,16 +18,36 @@ pub(super) fn check(pid: Pid, units: &[Unit], left: Option<u64>) -> Result<(), (
             format!("huge pages may take {need} bytes more, and {of} has {left} bytes left"),
         ))
     };
-    if let Some(left) = left.filter(|left| *left < holes.saturating_add(SPARE)) {
+    if let Some(left) = left.filter(|left| holes > 0 && *left < holes.saturating_add(SPARE)) {
         return short("its file system", holes, left);
     }
-    // All of it is charged to the process through which it is moved.
-    let moved = units.len() as u64 * HUGE;
-    memory_limit::check_shared(pid, need, moved).map_err(|e| (e.code(), e.to_string()))?;
+    memory_limit::check(pid, need).map_err(|e| (e.code(), e.to_string()))?;
     let available = available(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default());
     match available < need.saturating_add(SPARE) {
         true => short("the host", need, available),
         false => Ok(()),
+    }
+}
+
+/// Watches the room of a process's control groups. Memory is charged to the process through which it is moved, and may
+/// have been another group's before: the first to touch a page is charged for it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pid: Pid,
+    /// What must stay free: half of what was. Bytes; `None` without a limit.
+    least: Option<u64>,
+}
+
+impl Watch {
+    pub(super) fn new(pid: Pid) -> Self {
+        Self { pid, least: memory_limit::left(pid).map(|left| left / 2) }
+    }
+
+    /// Returns whether there is room for so many bytes.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.least.is_none_or(|least| {
+            memory_limit::left(self.pid).is_none_or(|left| left >= least.saturating_add(bytes))
+        })
     }
 }
 
@@ -66,5 +86,6 @@ mod tests {
         let (code, why) = check(me, &units, Some(SPARE)).unwrap_err();
         assert_eq!(code, "memory_short");
         assert!(why.contains("file system"), "{why}");
+        assert!(check(me, &units.map(|u| Unit { holes: 0, ..u }), Some(0)).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 //! server is optimized, verified and undone and runs on unharmed, or is refused with the reason.
 
 use crate::support::{
-    Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet_command,
+    Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet, whet_command,
 };
 use serde_json::Value;
 use std::fs;
@@ -195,9 +195,9 @@ struct Group {
 }
 
 impl Group {
-    /// Makes a group. Returns `None` if groups cannot be made here.
-    fn new() -> Option<Self> {
-        let name = format!("whet-sandboxes-{}", std::process::id());
+    /// Makes a group of one test. Returns `None` if groups cannot be made here.
+    fn new(test: &str) -> Option<Self> {
+        let name = format!("whet-{test}-{}", std::process::id());
         let one = Path::new("/sys/fs/cgroup/memory");
         let two = Path::new("/sys/fs/cgroup");
         let control = fs::read_to_string(two.join("cgroup.subtree_control")).unwrap_or_default();
@@ -234,7 +234,7 @@ impl Drop for Group {
 /// not end it.
 #[test]
 fn a_memory_limit() {
-    let Some(group) = Group::new() else { return skip("no memory control groups to make here") };
+    let Some(group) = Group::new("clones") else { return skip("no memory control groups to make here") };
     let guest = Guest::start_by(|page| {
         let mut command = Command::new("sh");
         command.args(["-c", r#"echo $$ >"$0/cgroup.procs"; exec "$@""#]).arg(&group.folder);
@@ -255,6 +255,37 @@ fn a_memory_limit() {
     goes_through(&plainly, &guest, guest.pid(), &["--shuffle", "1"]);
     assert_eq!(group.kills(), 0);
     ends_well(guest);
+}
+
+/// Shared memory is charged to the group of the process that touched it first, and when it is moved, to that of the
+/// process through which it is moved. No more than half of the room of the group is used up.
+#[test]
+fn a_memory_limit_for_shared_memory_of_another_group() {
+    const ROOM: u64 = 48 << 20;
+    let Some(group) = Group::new("shared") else { return skip("no memory control groups to make here") };
+    let guest = Guest::working(&build("shared.c"), &["256", "aligned"], 1);
+    for pid in [guest.pid().to_string(), guest.counter(1).to_string()] {
+        fs::write(group.folder.join("cgroup.procs"), pid).unwrap();
+    }
+    group.limit(ROOM);
+    let answer = whet(&["huge-pages", &guest.arg(), "--format", "json"]);
+    let json = answer.json();
+    match answer.code {
+        Some(0) => {
+            let mapping = &json["mappings"][0];
+            assert_eq!(mapping["left"]["code"], "no_room", "{json}");
+            let moved = mapping["huge"].as_u64().unwrap();
+            assert!((ROOM / 4..=ROOM / 2).contains(&moved), "{json}");
+        }
+        // The host is the reason.
+        _ => assert!(
+            ["not_permitted", "old_kernel"].iter().any(|code| json["error"]["code"] == *code),
+            "{json}"
+        ),
+    }
+    guest.progresses(1);
+    assert_eq!(group.kills(), 0);
+    assert_eq!(guest.finish(), (Some(0), None, "done\n".to_owned()));
 }
 
 #[test]
