@@ -18,7 +18,7 @@ stress: setup
 
 # The gain on MariaDB, MySQL, PostgreSQL, redis, memcached, nginx, haproxy, CPython, Ruby, PHP and SQLite by paired windows,
 # with an A/A control beside each, of Debian's release and of Debian unstable; what each pass has of it; what counting and
-# the daemon cost, what a program gains that waits for its data, and what huge pages for data would gain (that takes root).
+# the daemon cost, what a program gains that waits for its data, and what huge pages gain for shared memory (that takes root).
 # Some three hours; figures go to bench/out.
 bench bench-bolt: export WHET = $(CURDIR)/target/release/whet
 bench: setup

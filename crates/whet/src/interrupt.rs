@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 /// Turns these signals into requests to end.
 pub fn listen(interrupt: &Interrupt) {
-    for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)) {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         let again = Arc::new(AtomicBool::new(false));
         let number = usize::try_from(signal).unwrap_or(usize::MAX);
         // In this order, the flag is not yet set at the first signal. If a handler cannot be registered, the
@@ -18,13 +18,6 @@ pub fn listen(interrupt: &Interrupt) {
         let _ = flag::register(signal, again);
         let _ = flag::register_usize(signal, interrupt.cell(), number);
     }
-}
-
-/// Returns whether the caller has set a signal to be ignored, as `nohup` does.
-fn is_ignored(signal: i32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|l| u64::from_str_radix(l.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    mask.unwrap_or(0) >> (signal - 1) & 1 == 1
 }
 
 /// Ignores these signals, for a process that ends by itself when its work is done.

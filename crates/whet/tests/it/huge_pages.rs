@@ -13,7 +13,7 @@ const HUGE: u64 = 2 * MIB;
 const WORKER: u64 = 1;
 
 /// Starts a guest; `None` where the kernel gives huge pages to all shared memory, or to none.
-fn start(mib: u64, how: &str) -> Option<Guest> {
+pub fn start(mib: u64, how: &str) -> Option<Guest> {
     let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     if ["[always]", "[force]", "[deny]"].iter().any(|s| setting.contains(s)) {
         skip(&format!("shmem_enabled is {}", setting.trim()));
@@ -29,8 +29,11 @@ fn mapped_huge(pid: u64) -> u64 {
     kb.map(|kb| kb.parse::<u64>().unwrap() * 1024).sum()
 }
 
-fn command(guest: &Guest, more: &[&str]) -> Answer {
-    whet(&[&["huge-pages", &guest.arg(), "--format", "json"], more].concat())
+/// Runs the command; again if no process was at rest, as the parent may wait for a CPU on a busy machine.
+pub fn huge_pages(guest: &Guest, more: &[&str]) -> Answer {
+    let command = || whet(&[&["huge-pages", &guest.arg(), "--format", "json"], more].concat());
+    let is_final = |answer: &Answer| answer.json()["error"]["code"] != "no_quiet_process";
+    (0..10).map(|_| command()).find(is_final).unwrap_or_else(command)
 }
 
 /// Returns whether the host is the reason why nothing was moved, and says so.
@@ -47,7 +50,7 @@ fn is_hosts_reason(reason: &Value) -> bool {
 /// moved.
 #[track_caller]
 fn moved(guest: &Guest, more: &[&str]) -> Option<Value> {
-    let answer = command(guest, more);
+    let answer = huge_pages(guest, more);
     if answer.code != Some(0) {
         assert!(is_hosts_reason(&answer.json()["error"]), "{answer:?}");
         return None;
@@ -66,7 +69,7 @@ fn moved(guest: &Guest, more: &[&str]) -> Option<Value> {
 /// Checks that nothing is moved, for this reason or one of the host's.
 #[track_caller]
 fn is_left(guest: &Guest, exit: i32, code: &str) {
-    let answer = command(guest, &[]);
+    let answer = huge_pages(guest, &[]);
     let error = &answer.json()["error"];
     assert!(error["code"] == code && answer.code == Some(exit) || is_hosts_reason(error), "{answer:?}");
     assert_eq!(mapped_huge(guest.counter(WORKER)), 0);
@@ -175,13 +178,12 @@ fn an_interrupt_keeps_what_was_moved() {
         let (Some(11), stdout) = signalled(&guest, "-INT", after) else { continue };
         heeded = true;
         let answer: Value = serde_json::from_slice(&stdout).unwrap();
-        assert_eq!((&answer["interrupted"], &answer["mappings"][0]["left"]), (&json!(true), &Value::Null));
+        // It may have come before memory was moved.
+        let Some(huge) = answer["mappings"][0]["huge"].as_u64().filter(|huge| *huge > 0) else { continue };
+        assert_eq!(answer["interrupted"], true, "{answer}");
         guest.progresses(1);
-        let huge = number(&answer["mappings"][0], "huge");
         assert!(mapped_huge(worker) >= huge, "{answer}");
-        if huge > 0 {
-            return ends_well(guest);
-        }
+        return ends_well(guest);
     }
     assert!(heeded || moved(&guest, &[]).is_none());
     skip("no interrupt came while memory was moved");

@@ -1,8 +1,9 @@
 //! Servers in containers and services with all their restrictions, and whet with less than all rights. Each
 //! server is optimized, verified and undone and runs on unharmed, or is refused with the reason.
 
+use crate::huge_pages::{self, huge_pages};
 use crate::support::{
-    Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet, whet_command,
+    Answer, Guest, OpenFolder, build, changed_text, have, run, skip, tracers, wait_until, whet_command,
 };
 use serde_json::Value;
 use std::fs;
@@ -263,12 +264,12 @@ fn a_memory_limit() {
 fn a_memory_limit_for_shared_memory_of_another_group() {
     const ROOM: u64 = 48 << 20;
     let Some(group) = Group::new("shared") else { return skip("no memory control groups to make here") };
-    let guest = Guest::working(&build("shared.c"), &["256", "aligned"], 1);
+    let Some(guest) = huge_pages::start(256, "aligned") else { return };
     for pid in [guest.pid().to_string(), guest.counter(1).to_string()] {
         fs::write(group.folder.join("cgroup.procs"), pid).unwrap();
     }
     group.limit(ROOM);
-    let answer = whet(&["huge-pages", &guest.arg(), "--format", "json"]);
+    let answer = huge_pages(&guest, &[]);
     let json = answer.json();
     match answer.code {
         Some(0) => {
