@@ -387,7 +387,7 @@ impl Process {
     /// that it is the right file.
     #[must_use]
     pub fn mapped_file(&self, path: &str, range: AvmaRange) -> Option<MappedFile> {
-        let mapped = self.file(&format!("map_files/{:x}-{:x}", range.start.0, range.end.0));
+        let mapped = self.file(&map_file(range));
         if let Some(file) = MappedFile::open(&mapped) {
             return Some(file);
         }
@@ -541,6 +541,11 @@ fn flags(stat: &str) -> u64 {
 pub fn stat_field(stat: &str, number: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
+}
+
+/// Returns the name of the link to the file of a whole mapping, within the folder of the process.
+pub(crate) fn map_file(range: AvmaRange) -> String {
+    format!("map_files/{:x}-{:x}", range.start.0, range.end.0)
 }
 
 /// How many ranges one call accepts (Linux: `UIO_MAXIOV`).

@@ -1,5 +1,6 @@
 //! Memory that processes share, as a file of the kernel's.
 
+use crate::process::map_file;
 use crate::{Error, Process};
 use addr::AvmaRange;
 use rustix::fs::{FileType, Mode, OFlags, StatFs, fstat, fstatfs, open};
@@ -47,13 +48,13 @@ impl Process {
         // Of the magic numbers in `include/uapi/linux/magic.h`.
         const TMPFS: u64 = 0x0102_1994;
         const HUGETLBFS: u64 = 0x9584_58f6;
-        // Others are not touched: who serves a file system of a network or of a program may not answer. The kernel's own
-        // mounts are not listed.
+        // Other file systems are not touched: the server of a network's, or the program of a FUSE one, may not answer. The
+        // kernel's own mounts are not in the list.
         let mounts = self.memory_text("mountinfo").unwrap_or_default();
         if mounted_as(&mounts, device).is_some_and(|kind| !matches!(kind, "tmpfs" | "hugetlbfs")) {
             return Ok(SharedMemory::Other);
         }
-        let name = format!("map_files/{:x}-{:x}", range.start.0, range.end.0);
+        let name = map_file(range);
         // Only a reference: the open of a device may have effects.
         let reference = match open(self.file(&name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Err(rustix::io::Errno::NOENT) if !self.is_ending() => return Ok(SharedMemory::Other),

@@ -24,7 +24,7 @@ pub(super) struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Moves units. `show` is told how many.
+    /// Moves units. Calls `show` with the number of units in huge pages so far.
     ///
     /// # Errors
     /// [`tracee::Error::NoPermission`]
@@ -39,7 +39,7 @@ impl Asking<'_> {
                 let hint = "; it takes the capability CAP_SYS_NICE";
                 return Err(denied(self.by.pid(), "move the memory of", hint, e));
             }
-            Err(e) => return Ok(Outcome { huge: Vec::new(), end: Some(End::Refused(e)) }),
+            Err(e) => return Ok(Outcome { huge: Vec::new(), end: Some(End::Refused(e)), ends: true }),
             Ok(()) => {}
         }
         self.make_tables(units);
@@ -64,7 +64,7 @@ impl Asking<'_> {
     /// second level there, because it has touched nothing within that GiB (`collapse_pte_mapped_thp()`). A page that
     /// exists is read, so nothing is filled.
     fn make_tables(&self, units: &[Unit]) {
-        if kernel::version(&kernel::release()) >= (6, 18) {
+        if kernel::running() >= (6, 18) {
             return;
         }
         for part in units.chunk_by(|a, b| a.at.align_down(GIB) == b.at.align_down(GIB)) {
@@ -78,23 +78,17 @@ pub(super) fn denied(pid: Pid, what: &'static str, hint: &str, source: io::Error
     tracee::Error::NoPermission { pid, what, hint: hint.to_owned(), source }.into()
 }
 
-/// Returns whether other units may be moved all the same.
-pub(super) fn is_of_a_unit(end: &End) -> bool {
-    let End::Refused(e) = end else { return false };
-    !matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::EBUSY | libc::ESRCH | libc::ENOSYS))
-}
-
-/// Returns the reason in words.
-pub(super) fn reason(end: &End) -> NotMoved {
+/// Returns the reason in words; none for an interrupt, which the report shows by itself.
+pub(super) fn reason(end: &End) -> Option<NotMoved> {
     let e = match end {
         End::Refused(e) => e,
         End::Slow(unit) => {
             let why = format!("each 2 MiB took {} ms, in which processes wait for them", unit.as_millis());
-            return NotMoved::passing("slow", &why);
+            return Some(NotMoved::passing("slow", &why));
         }
-        End::Interrupted => return NotMoved::passing("interrupted", "a signal ended the command"),
+        End::Interrupted => return None,
     };
-    match e.raw_os_error() {
+    Some(match e.raw_os_error() {
         Some(libc::ENOMEM) => NotMoved::passing("no_huge_page", "the host has no more free huge pages"),
         Some(libc::EBUSY) => {
             let why = "a limit of its control groups leaves no more room, or a program serves its pages (userfaultfd)";
@@ -105,5 +99,5 @@ pub(super) fn reason(end: &End) -> NotMoved {
         }
         Some(libc::ENOSYS) => NotMoved::lasting("old_kernel", "this kernel cannot move memory"),
         _ => NotMoved::passing("not_moved", &format!("the kernel left some of it in small pages: {e}")),
-    }
+    })
 }

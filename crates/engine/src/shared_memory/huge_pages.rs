@@ -1,8 +1,8 @@
 //! `huge-pages`: moves the large shared memory of a process into huge pages.
 
-use super::asking::{Asking, denied, is_of_a_unit, reason};
+use super::asking::{Asking, denied, reason};
 use super::choose::{self, LEAST, Unit};
-use super::moving::{End, Outcome};
+use super::moving::Outcome;
 use super::quiet;
 use super::report::{HugePagesReport, Moving, NotMoved, SharedMapping};
 use super::room::{self, Watch};
@@ -88,7 +88,7 @@ impl Job<'_> {
 
     fn in_memory(&mut self, mapping: &Mapping, file: MemoryFile) -> Result<SharedMapping, Error> {
         let mut found = SharedMapping::new(mapping);
-        if kernel::version(&kernel::release()) < LINUX {
+        if kernel::running() < LINUX {
             let why = "only Linux 6.6 or later moves memory for all processes that share it";
             return Ok(SharedMapping { left: Some(NotMoved::lasting("old_kernel", why)), ..found });
         }
@@ -136,7 +136,7 @@ impl Job<'_> {
             };
             let asking = Asking { by: &by, mapping, watch: &watch };
             let show = |n| (self.show)(Moving { moved: moved + n, of: units.len() });
-            let Outcome { huge, end } = asking.moves(slice, self.interrupt, show)?;
+            let Outcome { huge, end, ends } = asking.moves(slice, self.interrupt, show)?;
             let holes: u64 = huge.iter().map(|unit| unit.holes).sum();
             moved += huge.len();
             found.huge += huge.len() as u64 * HUGE;
@@ -145,15 +145,11 @@ impl Job<'_> {
             if !huge.is_empty() && !found.through.contains(&by.pid().0) {
                 found.through.push(by.pid().0);
             }
-            match end {
-                None => {}
-                Some(End::Interrupted) => break,
-                Some(end) => {
-                    found.left = Some(reason(&end));
-                    if !is_of_a_unit(&end) {
-                        break;
-                    }
-                }
+            if let Some(why) = end.and_then(|end| reason(&end)) {
+                found.left = Some(why);
+            }
+            if ends {
+                break;
             }
         }
         Ok(())

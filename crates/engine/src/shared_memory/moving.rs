@@ -11,15 +11,15 @@ use std::time::Duration;
 const CALL: Duration = Duration::from_millis(100);
 /// The most units of one call.
 const AT_A_TIME: u32 = 32;
-/// Who touches 2 MiB that are being moved waits. The kernel takes longer the more processes have mapped them. If it takes
-/// this time, and so often one after the other, moving ends.
+/// A process that touches a unit while it is moved has to wait. The kernel takes longer if more processes have mapped the
+/// memory. If units take this long, so many times in a row, moving ends.
 const SLOW: Duration = Duration::from_millis(250);
 const SLOW_CALLS: usize = 3;
 /// So many refusals for lack of room, one after the other, end it. Single ones have another cause.
 const FULL_CALLS: usize = 3;
 /// How often the kernel is asked for a unit in use.
 const PASSES: usize = 3;
-/// The time between two passes, for those who have pages in use.
+/// The time between two passes, in which pages in use may be released.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What the kernel has done.
@@ -29,6 +29,8 @@ pub(super) struct Outcome {
     pub(super) huge: Vec<Unit>,
     /// Why the others are not.
     pub(super) end: Option<End>,
+    /// True if further calls would be of no use, or are not wanted.
+    pub(super) ends: bool,
 }
 
 /// Why moving ended with some units in small pages.
@@ -43,7 +45,7 @@ pub(super) enum End {
 }
 
 /// Moves units by `collapse`, which moves one range, or fails if it cannot move all of it, and tells how long that took.
-/// `show` is told how many units are in huge pages.
+/// Calls `show` with the number of units in huge pages so far.
 pub(super) fn move_units(
     units: &[Unit],
     interrupt: &Interrupt,
@@ -57,7 +59,6 @@ pub(super) fn move_units(
         at_a_time: 1,
         slow: 0,
         full: 0,
-        ends: false,
         left: Vec::new(),
         outcome: Outcome::default(),
     };
@@ -71,7 +72,7 @@ pub(super) fn move_units(
         rest = behind;
     }
     for _ in 1..PASSES {
-        if mover.left.is_empty() || mover.ends {
+        if mover.left.is_empty() || mover.outcome.ends {
             break;
         }
         std::thread::sleep(PAUSE);
@@ -94,8 +95,6 @@ struct Mover<'a, C, S> {
     slow: usize,
     /// How many units were refused for lack of room, one after the other.
     full: usize,
-    /// True if there are to be no more calls.
-    ends: bool,
     /// Units that were refused.
     left: Vec<Unit>,
     outcome: Outcome,
@@ -114,7 +113,7 @@ impl<C: FnMut(AvmaRange) -> (io::Result<()>, Duration), S: FnMut(usize)> Mover<'
         if self.interrupt.is_wanted() {
             self.end(End::Interrupted);
         }
-        let Some(first) = group.first().filter(|_| !self.ends) else { return false };
+        let Some(first) = group.first().filter(|_| !self.outcome.ends) else { return false };
         let (moved, took) = (self.collapse)(AvmaRange::with_len(first.at, group.len() as u64 * HUGE));
         self.paces(took / u32::try_from(group.len()).unwrap_or(u32::MAX));
         match moved {
@@ -133,7 +132,7 @@ impl<C: FnMut(AvmaRange) -> (io::Result<()>, Duration), S: FnMut(usize)> Mover<'
                 let is_last = matches!(e.raw_os_error(), Some(libc::ENOMEM | libc::ESRCH));
                 match is_one && is_last || self.full == FULL_CALLS {
                     true => self.end(End::Refused(e)),
-                    false if !self.ends => self.outcome.end = Some(End::Refused(e)),
+                    false if !self.outcome.ends => self.outcome.end = Some(End::Refused(e)),
                     false => {}
                 }
                 false
@@ -152,8 +151,8 @@ impl<C: FnMut(AvmaRange) -> (io::Result<()>, Duration), S: FnMut(usize)> Mover<'
     }
 
     fn end(&mut self, why: End) {
-        if !self.ends {
-            (self.ends, self.outcome.end) = (true, Some(why));
+        if !self.outcome.ends {
+            (self.outcome.ends, self.outcome.end) = (true, Some(why));
         }
     }
 }
