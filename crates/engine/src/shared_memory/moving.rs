@@ -80,7 +80,7 @@ pub(super) fn move_units(
         left.chunks(1).for_each(|unit| mover.moves(unit));
     }
     if mover.left.is_empty() {
-        mover.outcome.end = None;
+        (mover.outcome.end, mover.outcome.ends) = (None, false);
     }
     mover.outcome
 }
@@ -214,7 +214,10 @@ mod tests {
     fn what_others_would_notice_ends() {
         let (outcome, asked) = run(70, Duration::from_millis(250), |_, _, _| None);
         assert_eq!((outcome.huge.len(), asked.len()), (3, 3));
-        assert!(matches!(outcome.end, Some(End::Slow(_))), "{outcome:?}");
+        assert!(matches!(outcome.end, Some(End::Slow(_))) && outcome.ends, "{outcome:?}");
+        // If it was the last unit, there is nothing to give a reason for.
+        let (outcome, _) = run(3, Duration::from_millis(250), |_, _, _| None);
+        assert!(outcome.end.is_none() && !outcome.ends, "{outcome:?}");
     }
 
     #[test]
